@@ -1,0 +1,1 @@
+"""Sentence vectors whose cosine means something, in JAX."""

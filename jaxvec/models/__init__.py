@@ -1,0 +1,1 @@
+"""Encoders: configuration, modules and checkpoints."""
