@@ -1,0 +1,83 @@
+"""Everything right of a packed batch as one pure function of (params, batch): one XLA program."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array
+
+from jaxvec.errors import InputError
+from jaxvec.models.bert import Encoder
+from jaxvec.models.config import EncoderConfig
+from jaxvec.packing import PackedBatch
+from jaxvec.pooling import average_layers, normalize, pool
+
+Apply = Callable[[dict[str, Any], PackedBatch], Array]
+
+
+def make_apply(
+    config: EncoderConfig,
+    pooling: str,
+    layers: tuple[int, ...],
+    dtype: Any,
+    calibrate: Callable[[Any, Array], Array] | None = None,
+    normalizes: bool = False,
+) -> Apply:
+    """Builds apply(params, batch) → float32 [rows · slots, dim], row-major; an empty slot is a zero vector.
+
+    Args:
+        config: the encoder's shape.
+        pooling: one of `pooling.POOLINGS`.
+        layers: hidden-state numbers, from 0.
+        dtype: compute dtype.
+        calibrate: pure function (params["calibration"], vectors) → vectors.
+        normalizes: whether vectors leave with unit length.
+    """
+    graph, abstract = nnx.split(nnx.eval_shape(lambda: Encoder(config)))
+
+    def apply(params: dict[str, Any], batch: PackedBatch) -> Array:
+        refuse_foreign_ids(batch, config)
+        state = nnx.clone(abstract)
+        nnx.replace_by_pure_dict(state, params["encoder"])
+        encoder = nnx.merge(graph, state)
+        ids = tuple(
+            jnp.asarray(ids) for ids in (batch.token_ids, batch.sentence_ids, batch.positions, batch.token_type_ids)
+        )
+        states = average_layers(encoder(*ids, layers=layers, dtype=dtype))
+        weights = jnp.asarray(params["token_weights"])[ids[0]] if pooling == "sif" else None
+        vectors = pool(states, ids[1], batch.slots, pooling, weights)
+        if pooling == "pooler":
+            vectors = jnp.tanh(encoder.pooler(vectors))
+        if calibrate is not None:
+            vectors = calibrate(params["calibration"], vectors)
+        if normalizes:
+            vectors = normalize(vectors)
+        if pooling == "pooler" or calibrate is not None:
+            # A bias has moved the empty slots away from zero.
+            slots = jnp.arange(1, batch.slots + 1)
+            filled = (ids[1][:, None, :] == slots[None, :, None]).any(-1)
+            vectors = jnp.where(filled[..., None], vectors, 0.0)
+        return vectors.reshape(-1, vectors.shape[-1])
+
+    return apply
+
+
+def refuse_foreign_ids(batch: PackedBatch, config: EncoderConfig) -> None:
+    """Refuses numbers outside the model's tables, which an accelerator would silently clamp.
+
+    Only concrete host arrays are looked at; traced and device arrays pass.
+    """
+    for name, ids, size in (
+        ("token_ids", batch.token_ids, config.vocab_size),
+        ("positions", batch.positions, config.max_length),
+        ("token_type_ids", batch.token_type_ids, config.token_types or 1 << 30),
+        ("sentence_ids", batch.sentence_ids, batch.slots + 1),
+    ):
+        if isinstance(ids, np.ndarray) and ids.size and (ids.min() < 0 or ids.max() >= size):
+            row, column = np.argwhere((ids < 0) | (ids >= size))[0]
+            raise InputError(
+                f"{name}[{row}, {column}] is {ids[row, column]}; expected 0 to {size - 1} "
+                f"(is the tokenizer this model's own, and is the text within {config.max_length} tokens?)"
+            )

@@ -1,0 +1,105 @@
+"""sentence-transformers folders: what modules.json says of pooling, length, lower-casing and what follows."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxvec.errors import InputError
+
+_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderModules:
+    """What a sentence-transformers folder says beyond the encoder's own files.
+
+    Attributes:
+        encoder: the folder with the encoder's files (the Transformer module).
+        pooling: "cls", "mean" or "max".
+        max_length: tokens, special ones included; None where the folder does not say.
+        lower_case: whether text is lower-cased before it is tokenised.
+        normalize: whether a Normalize module comes last.
+        dense: folders of Dense modules between pooling and the end, in order.
+    """
+
+    encoder: Path
+    pooling: str | None = None
+    max_length: int | None = None
+    lower_case: bool = False
+    normalize: bool = False
+    dense: tuple[Path, ...] = ()
+
+
+def read_modules(folder: Path) -> FolderModules:
+    """Follows a folder's modules.json; a plain Hugging Face folder gives the defaults.
+
+    Raises:
+        InputError: a module that jaxvec does not know (named), or modules in an order it cannot follow.
+    """
+    path = folder / "modules.json"
+    if not path.is_file():
+        return FolderModules(encoder=folder)
+    modules = _read_json(path)
+    if not isinstance(modules, list) or not all(isinstance(m, dict) and isinstance(m.get("type"), str) for m in modules):
+        raise InputError(f"{path}: expected a list of modules, each with a type and a path")
+    kinds = [m["type"].rsplit(".", 1)[-1] for m in modules]
+    for kind, module in zip(kinds, modules, strict=True):
+        if kind not in ("Transformer", "Pooling", "Dense", "Normalize"):
+            raise InputError(
+                f"{path}: module {module['type']!r} is not supported; jaxvec reads Transformer, Pooling, Dense, Normalize"
+            )
+    ending = kinds[2:-1] if kinds[-1:] == ["Normalize"] else kinds[2:]
+    if kinds[:2] != ["Transformer", "Pooling"] or set(ending) - {"Dense"}:
+        raise InputError(
+            f"{path}: modules are {' → '.join(kinds)}; expected Transformer → Pooling [→ Dense …] [→ Normalize]"
+        )
+    places = [folder / m.get("path", "") for m in modules]
+    max_length, lower_case = _read_transformer(places[0])
+    return FolderModules(
+        encoder=places[0],
+        pooling=_read_pooling(places[1] / "config.json"),
+        max_length=max_length,
+        lower_case=lower_case,
+        normalize=kinds[-1] == "Normalize",
+        dense=tuple(place for place, kind in zip(places, kinds, strict=True) if kind == "Dense"),
+    )
+
+
+def _read_transformer(folder: Path) -> tuple[int | None, bool]:
+    path = folder / "sentence_bert_config.json"
+    settings = _read_json(path) if path.is_file() else {}
+    length = settings.get("max_seq_length")
+    if length is None and (folder / "tokenizer_config.json").is_file():
+        # Since version 6 sentence-transformers keeps the limit with the tokenizer.
+        length = _read_json(folder / "tokenizer_config.json").get("model_max_length")
+        length = length if isinstance(length, int) and length < 1 << 30 else None
+    if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
+        raise InputError(f"{path}: max_seq_length is {length!r}; expected a positive integer")
+    return length, bool(settings.get("do_lower_case", False))
+
+
+def _read_pooling(path: Path) -> str:
+    if not path.is_file():
+        raise InputError(f"{path}: missing, though modules.json names a Pooling module there")
+    settings = _read_json(path)
+    mode = settings.get("pooling_mode")
+    if mode is None:
+        chosen = [key for key, on in settings.items() if key.startswith("pooling_mode_") and on]
+    else:
+        chosen = [mode] if isinstance(mode, str) else list(mode)
+    names = [_MODES.get(key, key) for key in chosen]
+    if len(names) != 1 or names[0] not in _MODES.values():
+        raise InputError(f"{path}: pooling {' + '.join(names) or 'none'} is not supported; one of cls, mean, max is")
+    return names[0]
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path}: not readable as JSON ({error})") from None

@@ -1,0 +1,197 @@
+"""Ragged token ids → fixed-shape rows of several sentences, and the way back to the input's order."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from jaxvec.errors import InputError
+from jaxvec.tokens import TokenIds
+
+_LONGEST_SHORT_ROW = 64
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PackedBatch:
+    """Rows of tokens in which several sentences share a row.
+
+    Nothing refers across rows, so rows may be split over devices freely. A sentence's tokens are contiguous.
+
+    Attributes:
+        token_ids: int32 [rows, length].
+        sentence_ids: int32 [rows, length]; 1 … slots number the sentences of a row, 0 is padding.
+        positions: int32 [rows, length]; a token's place within its sentence, from 0.
+        token_type_ids: int32 [rows, length].
+        slots: sentences that a row can hold (static).
+    """
+
+    token_ids: Any
+    sentence_ids: Any
+    positions: Any
+    token_type_ids: Any
+    slots: int = field(metadata={"static": True})
+
+    @classmethod
+    def dense(
+        cls,
+        token_ids: Int[Array | np.ndarray, "rows length"],
+        attention_mask: Int[Array | np.ndarray, "rows length"] | Bool[Array | np.ndarray, "rows length"],
+        token_type_ids: Int[Array | np.ndarray, "rows length"] | None = None,
+    ) -> "PackedBatch":
+        """One sentence a row, padded on either side: what a Hugging Face tokenizer returns. Traceable.
+
+        >>> PackedBatch.dense(np.array([[101, 7592, 102, 0]]), np.array([[1, 1, 1, 0]])).sentence_ids
+        array([[1, 1, 1, 0]], dtype=int32)
+        """
+        xp = np if isinstance(token_ids, np.ndarray) and isinstance(attention_mask, np.ndarray) else jnp
+        real = (attention_mask > 0).astype(np.int32)
+        positions = xp.maximum(xp.cumsum(real, axis=1, dtype=np.int32) - 1, 0)
+        types = xp.zeros_like(real) if token_type_ids is None else token_type_ids.astype(np.int32)
+        return cls(token_ids.astype(np.int32), real, positions, types, slots=1)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Batches of one chunk of sentences.
+
+    Attributes:
+        batches: `PackedBatch`es of NumPy arrays, longest rows first.
+        indices: for each batch int64 [rows · slots]: which sentence the vector is of, −1 for an empty slot.
+        tokens: real tokens; `computed` is what the batches hold, padding included.
+    """
+
+    batches: list[PackedBatch]
+    indices: list[np.ndarray]
+    tokens: int
+    computed: int
+
+
+def pack(ids: TokenIds, batch_tokens: int = 2048, row_multiple: int = 1) -> Packing:
+    """Packs sentences into rows by best-fit decreasing, and rows into batches of few distinct shapes.
+
+    A sentence opens a row of the shortest length in the ladder that holds it; before that it is tried in the
+    tightest gap of any open row, so that the tails of long rows fill with short sentences. Shapes depend on the
+    lengths given here alone.
+
+    Args:
+        ids: the tokenised sentences.
+        batch_tokens: tokens of a batch, at most (a row longer than this still makes a batch of its own).
+        row_multiple: every batch has a multiple of this many rows (the number of devices).
+
+    >>> packing = pack(TokenIds.of([[1] * 3, [2] * 20, [3] * 9]))
+    >>> packing.batches[0].token_ids.shape, packing.indices[0]
+    ((1, 32), array([1, 2, 0, -1]))
+    """
+    lengths = ids.lengths
+    if not len(lengths):
+        return Packing([], [], 0, 0)
+    if lengths.min() < 1:
+        raise InputError(f"sentence {int(lengths.argmin())} has no tokens; every sentence needs at least one")
+    row_length, row, start, slot = best_fit(lengths, choose_ladder(lengths))
+    batches, indices = [], []
+    for length in sorted(set(row_length.tolist()), reverse=True):
+        members = np.flatnonzero(row_length == length)
+        rows = int(row[members].max()) + 1
+        height = _batch_height(rows, length, batch_tokens, row_multiple)
+        slots = 1 << int(slot[members].max()).bit_length()
+        filled = _fill_rows(ids, members, row, start, slot, (-(-rows // height) * height, length), slots)
+        for top in range(0, rows, height):
+            part = slice(top, top + height)
+            batches.append(PackedBatch(*(array[part] for array in filled[:4]), slots=slots))
+            indices.append(filled[4][part].reshape(-1))
+    computed = sum(batch.token_ids.size for batch in batches)
+    return Packing(batches, indices, int(lengths.sum()), computed)
+
+
+def best_fit(lengths: np.ndarray, ladder: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Places every sentence: its row's length, the row's number among those, its first column and its slot.
+
+    Best-fit decreasing over rows of several lengths; ties keep the input's order. Open rows are kept by the
+    space left in them, and a bit set over those spaces finds the tightest in constant time.
+    """
+    row_length, row, start, slot = np.empty((4, len(lengths)), np.int64)
+    open_rows: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    spaces, rows_of = 0, dict.fromkeys(ladder, 0)
+    order = np.argsort(-lengths, kind="stable")
+    for sentence, size in zip(order.tolist(), lengths[order].tolist(), strict=True):
+        fitting = spaces >> size
+        if fitting:
+            space = size + (fitting & -fitting).bit_length() - 1
+            length, number, used = open_rows[space].pop()
+            if not open_rows[space]:
+                spaces ^= 1 << space
+        else:
+            length = next(rung for rung in ladder if rung >= size)
+            space, number, used = length, rows_of[length], 0
+            rows_of[length] += 1
+        row_length[sentence], row[sentence] = length, number
+        start[sentence], slot[sentence] = length - space, used
+        if left := space - size:
+            open_rows[left].append((length, number, used + 1))
+            spaces |= 1 << left
+    return row_length, row, start, slot
+
+
+def choose_ladder(lengths: np.ndarray) -> tuple[int, ...]:
+    """At most four row lengths that suit the sentences: the cheapest choice for an even sample of them.
+
+    The cost of a row is its tokens, with attention's share growing with its length; each further length costs
+    a compiled program and a half-empty last batch.
+    """
+    longest = int(lengths.max())
+    rungs = [_LONGEST_SHORT_ROW]
+    while rungs[-1] < longest:
+        rungs.append(rungs[-1] * 3 // 2 if rungs[-1] & (rungs[-1] - 1) == 0 else rungs[-1] * 4 // 3)
+    exact = -(-longest // 32) * 32
+    tops = {exact, *(r for r in rungs[-1:] if longest > _LONGEST_SHORT_ROW)}
+    sample = np.sort(lengths)[:: max(1, len(lengths) // 512)]
+    ladders = [
+        (*below, top)
+        for top in sorted(tops)
+        for count in range(4)
+        for below in combinations([r for r in rungs if r < top], count)
+    ]
+
+    def cost(ladder: tuple[int, ...]) -> float:
+        row_length, row, _, _ = best_fit(sample, ladder)
+        firsts = {(length, number) for length, number in zip(row_length.tolist(), row.tolist(), strict=True)}
+        return sum(length * (1 + length / 1024) for length, _ in firsts) * (1 + 0.01 * len(ladder))
+
+    return min(ladders, key=cost)
+
+
+def _batch_height(rows: int, length: int, batch_tokens: int, multiple: int) -> int:
+    """Rows of every batch: a power of two times `multiple`, weighing padding rows against calls."""
+    per_call = batch_tokens // 8
+    most = max(0, int(math.log2(max(1, batch_tokens // (length * multiple)))))
+    heights = [multiple << power for power in range(most, -1, -1)]
+    return min(heights, key=lambda height: -(-rows // height) * (height * length + per_call))
+
+
+def _fill_rows(
+    ids: TokenIds,
+    members: np.ndarray,
+    row: np.ndarray,
+    start: np.ndarray,
+    slot: np.ndarray,
+    shape: tuple[int, int],
+    slots: int,
+) -> tuple[np.ndarray, ...]:
+    lengths = ids.lengths[members]
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    target = np.repeat(row[members] * shape[1] + start[members], lengths) + within
+    token_ids, sentence_ids, positions, token_types = (np.zeros(shape, np.int32) for _ in range(4))
+    token_ids.reshape(-1)[target] = ids.values[np.repeat(ids.offsets[members], lengths) + within]
+    sentence_ids.reshape(-1)[target] = np.repeat(slot[members] + 1, lengths)
+    positions.reshape(-1)[target] = within
+    index = np.full((shape[0], slots), -1, np.int64)
+    index[row[members], slot[members]] = members
+    return token_ids, sentence_ids, positions, token_types, index
