@@ -1,0 +1,126 @@
+"""A corpus that every Python holds, so that the first run needs neither data nor network."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterator
+
+# Headings under which the language reference puts prose; any other line that ends in a colon announces code.
+ADMONITION = re.compile(r"(Note|Tip|Warning|Caution|Important|See also|CPython implementation detail):")
+LABEL = re.compile(
+    r"(\*\*)?(Note|CPython implementation detail|(Changed in|Added in|New in|Deprecated since) version[^:]*):"
+    r"(\*\*)? +"
+)
+BARE = re.compile(r"See |(Added|New) in version ")
+BULLET = re.compile(r"(\*|\d+\.|\[\d+\]) +")
+CODE = re.compile(r">>>|::=|^\.\.\. |^\+[-=]|^\||^==|-\[ ")
+SENTENCE_END = re.compile(r'(?<!e\.g)(?<!i\.e)(?<!vs)(?<!cf)(?<!\b[A-Z])[.?!]["”’\')]*(?= +[^a-z ])')
+
+
+def demo_sentences() -> list[str]:
+    """Some 2,200 English sentences from the Python language reference, topic by topic, none twice.
+
+    The text is `pydoc_data.topics`, which `help()` shows; headings, code, grammar, tables and markup are
+    taken out. The list differs a little from one Python version to the next, never from run to run.
+
+    Example:
+        >>> sentences = demo_sentences()
+        >>> "Assignments to __debug__ are illegal." in sentences
+        True
+    """
+    from pydoc_data.topics import topics
+
+    found = {}
+    for _, text in sorted(topics.items()):
+        for paragraph in _paragraphs(text):
+            for sentence in _sentences(paragraph):
+                found[sentence] = None
+    return list(found)
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    """The prose of a topic, one paragraph or list item at a time, on one line each."""
+    code_indent = None  # the depth of the code block we are in
+    announced = None  # the depth of the line that announced code
+    for block in re.split(r"\n[ ]*\n", text):
+        lines = [line for line in block.split("\n") if line.strip()]
+        if not lines:
+            continue
+        indent = _indent(lines[0])
+        if announced is not None and indent > announced and not BULLET.match(lines[0].strip()):
+            code_indent = indent
+        announced = None
+        if code_indent is not None and indent >= code_indent:
+            continue
+        code_indent = None
+        last = lines[-1].rstrip()
+        if last.endswith(":") and not ADMONITION.fullmatch(lines[0].strip()):
+            announced = indent
+        if any(CODE.search(line.strip()) for line in lines):
+            continue
+        if len(lines) > 1 and not BULLET.match(lines[0].strip()) and _indent(lines[1]) > indent:
+            lines = lines[1:]  # the term of a definition list, or the signature of a method
+        items: list[list[str]] = []
+        for line in map(str.strip, lines):
+            marker = BULLET.match(line)
+            if marker or not items:
+                items.append([])
+            items[-1].append(line[marker.end() :] if marker else line)
+        yield from map(_joined, items)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _joined(lines: list[str]) -> str:
+    # The reference is also broken after the hyphens of its words.
+    return re.sub(r"(?<=[a-z])- (?=[a-z])(?!and |or )", "-", " ".join(lines))
+
+
+def _without_markup(text: str) -> str:
+    text = re.sub(r"\*\*(\S(?:[^*\n]*\S)?)\*\*", r"\1", text)
+    text = re.sub(r"(?<![\w\"'*])\*(\w(?:[^*\n]*\w)?)\*(?![\w*])", r"\1", text)
+    text = re.sub(r"^\*(?=\w)|(?<=[.?!])\*$", "", text)  # emphasis that spans sentences
+    text = re.sub(r" \[\d+\]", "", text)
+    text = re.sub(r'“"([^"]+)"”', r'"\1"', text)
+    text = re.sub(r'"([^"]+)"', _unquoted, text)
+    return re.sub(r" +", " ", text).strip()
+
+
+def _unquoted(match: re.Match[str]) -> str:
+    """Names and calls read better without the quotes that mark code; keywords and expressions need them."""
+    code = match[1]
+    name = re.fullmatch(r"(@|-+|\.)?[\w.-]*\w(\(\))?", code)
+    if name and (code in ("True", "False", "None") or not keyword.iskeyword(code)):
+        return code
+    return code if re.fullmatch(r"'[^']*'", code) else match[0]
+
+
+def _sentences(paragraph: str) -> Iterator[str]:
+    text = LABEL.sub("", paragraph)
+    start = 0
+    for end in [*(m.end() for m in SENTENCE_END.finditer(text)), len(text)]:
+        part = text[start:end].strip()
+        if part.count("(") > part.count(")") and end < len(text):
+            continue  # the end of a sentence inside parentheses
+        start = end
+        if whole := re.fullmatch(r"\(((?:[^()]|\([^()]*\))*)\)\.?", part):
+            part = whole[1]
+        sentence = _without_markup(part)
+        # A list item that is a fragment begins in lower case; a name in markup may begin a sentence.
+        if re.match(r"[A-Z*\"'“‘(]", part) and _is_sentence(sentence):
+            yield sentence
+
+
+def _is_sentence(text: str) -> bool:
+    letters = sum(c.isalpha() or c == " " for c in text)
+    return (
+        20 <= len(text) <= 400
+        and re.search(r"[.?!][)”\"']*$", text) is not None
+        and not BARE.match(text)
+        and '""' not in text
+        and len(text.split()) >= 5
+        and letters >= 0.8 * len(text)
+    )
