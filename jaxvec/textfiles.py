@@ -180,8 +180,9 @@ def _cells(rows: Iterator[tuple[int, list[str]]], column: str | None, name: str)
         at = _position(header, column, name, " (or its number, if there is no header line)")
     for number, row in rows:
         if len(row) <= at:
+            tabs = "; its fields are split by tabs: name the file .tsv" if "\t" in row[0] else ""
             raise InputError(
-                f"{name}, line {number}: {len(row)} column(s), so no column {column!r}, which is number {at + 1}"
+                f"{name}, line {number}: {len(row)} column(s), so no column {column!r}, which is number {at + 1}{tabs}"
             )
         yield row[at]
 

@@ -159,6 +159,7 @@ def test_tables_need_a_column_and_name_those_there_are(tmp_path, kind):
         ("a.csv", 'id,text\n1,"one\ntwo"\n2\n', r"a\.csv, line 4: 1 column"),
         ("a.csv", 'id,text\n1,"one\n2,two\n', r"a\.csv, line 2: not valid CSV"),
         ("a.csv", 'id,text\n1,"one" two\n', r"a\.csv, line 2: not valid CSV"),
+        ("a.csv", "id,text\n1\tone\n", r"a\.csv, line 2: 1 column.* name the file \.tsv"),
         ("a.jsonl", '{"text": "one"}\n{"text": 2}\n', r"a\.jsonl, line 2: 'text' holds 2; expected a string"),
         ("a.jsonl", '{"text": "one"}\n{"text": null}\n', r"a\.jsonl, line 2: 'text' holds null"),
         ("a.jsonl", '{"text": "one"}\n{"id": 2}\n', r"a\.jsonl, line 2: no column named 'text'. Found: 'id'"),
