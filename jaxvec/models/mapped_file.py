@@ -24,9 +24,7 @@ def is_shape(value: object) -> bool:
     return isinstance(value, list | tuple) and all(type(size) is int and size >= 0 for size in value)
 
 
-def array_at(
-    buffer: mmap.mmap, offset: int, shape: list | tuple, dtype: np.dtype, what: str
-) -> np.ndarray:
+def array_at(buffer: mmap.mmap, offset: int, shape: list | tuple, dtype: np.dtype, what: str) -> np.ndarray:
     """A row-major view of the buffer from this byte on; a copy where XLA could not take the alignment."""
     try:
         array = np.ndarray(tuple(shape), dtype, buffer, offset)

@@ -67,7 +67,9 @@ def read_tf_checkpoint(path: Path) -> dict[str, np.ndarray]:
     try:
         entries = dict(_table(index, path))
         header = dict(_fields(entries.pop(b"")))
-        variables = {name.decode("utf-8"): list(_fields(entry)) for name, entry in entries.items()}
+        variables = {
+            name.decode("utf-8", "backslashreplace"): list(_fields(entry)) for name, entry in entries.items()
+        }
     except InputError:
         raise
     except (ValueError, LookupError, struct.error) as error:

@@ -340,17 +340,17 @@ def test_damage_is_an_input_error_or_harmless(tmp_path, layout):
     whole = (tmp_path / "whole.bin").read_bytes()
     rng = random.Random(0)
     path = tmp_path / "a.bin"
-    for cut in rng.sample(range(len(whole)), 150):
+    for cut in rng.sample(range(len(whole)), 80):
         path.unlink(missing_ok=True)
         path.write_bytes(whole[:cut])
         with pytest.raises(InputError):
             read_torch(path)
     read = 0
-    for at in rng.choices(range(len(whole)), k=600):
+    for at in rng.choices(range(len(whole)), k=300):
         path.unlink(missing_ok=True)
         path.write_bytes(whole[:at] + bytes([whole[at] ^ rng.randrange(1, 256)]) + whole[at + 1 :])
         with suppress(InputError):
             for array in read_torch(path).values():
                 array.sum(dtype=np.float64)
             read += 1
-    assert 0 < read < 600
+    assert 0 < read < 300
