@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxvec.encoder import SentenceEncoder
 
 # Headings under which the language reference puts prose; any other line that ends in a colon announces code.
 ADMONITION = re.compile(r"(Note|Tip|Warning|Caution|Important|See also|CPython implementation detail):")
@@ -123,4 +130,80 @@ def _is_sentence(text: str) -> bool:
         and '""' not in text
         and len(text.split()) >= 5
         and letters >= 0.8 * len(text)
+    )
+
+
+QUESTIONS = (
+    "How do I get the last element of a list?",
+    "What happens when a name cannot be found?",
+    "How can I run code no matter whether an error occurred?",
+    "Which functions are called when two objects are compared?",
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question and the sentences nearest to it, with their cosines, best first."""
+
+    question: str
+    nearest: tuple[tuple[float, str], ...]
+
+
+@dataclass(frozen=True)
+class DemoReport:
+    """What the demonstration measured and found."""
+
+    sentences: int
+    tokens: int
+    useful: float
+    seconds: float
+    compile_seconds: float
+    answers: tuple[Answer, ...]
+
+    def figures(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """Everything for a person to read."""
+        lines = [
+            f"{self.sentences:,} sentences of the Python language reference, {self.tokens:,} tokens, in "
+            f"{self.seconds:.2f} s: {self.sentences / self.seconds:,.0f} sentences/s, "
+            f"{self.tokens / self.seconds:,.0f} tokens/s",
+            f"{1 - self.useful:.1%} of the computed tokens were padding; compiling took {self.compile_seconds:.1f} s, once",
+        ]
+        for answer in self.answers:
+            lines += ["", answer.question]
+            lines += [f"  {cosine:.2f}  {sentence}" for cosine, sentence in answer.nearest]
+        return "\n".join(lines)
+
+
+def run_demo(encoder: SentenceEncoder, questions: Sequence[str] | None = None) -> DemoReport:
+    """Encodes the demonstration corpus and answers questions by nearest neighbours.
+
+    Args:
+        encoder: any encoder.
+        questions: None asks four of our own.
+    """
+    import numpy as np
+
+    sentences = demo_sentences()
+    packing = encoder.pack(sentences)
+    first = time.perf_counter()
+    encoder.encode(sentences)
+    start = time.perf_counter()
+    vectors = encoder.encode(sentences, show_progress=sys.stderr.isatty())
+    seconds = time.perf_counter() - start
+    asked = list(questions or QUESTIONS)
+    answers = []
+    for question, cosines in zip(asked, encoder.similarity(encoder.encode(asked), vectors), strict=True):
+        best = np.argsort(-cosines, kind="stable")[:3]
+        answers.append(Answer(question, tuple((round(float(cosines[i]), 4), sentences[i]) for i in best)))
+    return DemoReport(
+        sentences=len(sentences),
+        tokens=packing.tokens,
+        useful=packing.tokens / packing.computed,
+        seconds=seconds,
+        compile_seconds=max(0.0, start - first - seconds),
+        answers=tuple(answers),
     )

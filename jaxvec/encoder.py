@@ -125,6 +125,16 @@ class SentenceEncoder:
         """Tokens that a sentence keeps, special ones included."""
         return self.tokenizer.max_length
 
+    def describe(self) -> dict[str, Any]:
+        """Where the vectors come from, as plain values for a report."""
+        return {
+            "model": self.name,
+            "pooling": self.pooling,
+            "layers": list(self.layers),
+            "dtype": self.dtype,
+            "max_length": self.max_length,
+        }
+
     def function(self, normalize: bool | None = None) -> tuple[Apply, Params]:
         """The same computation for other JAX code.
 

@@ -1,0 +1,155 @@
+"""`jaxvec …`: a thin door in front of the library. Results go to stdout, everything else to stderr."""
+
+import json
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+
+from jaxvec.errors import InputError
+
+app = typer.Typer(
+    help="Sentence vectors whose cosine means something: BERT encoders and their calibration, in JAX.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Text = Annotated[str, typer.Argument(help="Text file, one sentence a line; a .tsv/.csv/.jsonl/.parquet with --column; - for stdin.")]
+Model = Annotated[str, typer.Option(help="Folder, Hugging Face id, or the bundled default.")]
+Pooling = Annotated[str | None, typer.Option(help="cls, mean, max or pooler; default: the folder's own, else mean.")]
+Layers = Annotated[str, typer.Option(help="last, last_two, first_last, embedding_last, or numbers such as 1,4.")]
+Dtype = Annotated[str, typer.Option(help="Compute in float32, bfloat16, or auto.")]
+MaxLength = Annotated[int | None, typer.Option(help="Tokens a sentence keeps; default: the model's own limit.")]
+BatchTokens = Annotated[int | None, typer.Option(help="Tokens computed at a time.")]
+Column = Annotated[str | None, typer.Option(help="Column of a table; a number counts from 1 in a file without header.")]
+Errors = Annotated[str, typer.Option(help="strict refuses bytes that are not UTF-8; replace reads them as U+FFFD.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+
+
+def main() -> None:
+    """Runs the command line; bad input ends with exit code 2 and one line on stderr."""
+    warnings.showwarning = lambda message, *_, **__: _say(f"warning: {message}")
+    # An exception lets half-written files be removed; the default would end the process on the spot.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        app(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except InputError as error:
+        _say(f"error: {error}")
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        _say("interrupted; nothing was written under the final name")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our stdout has gone; Python would complain at exit
+        sys.exit(141)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        from jaxvec import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+@app.command()
+def encode(
+    text: Text,
+    output: Annotated[Path, typer.Option("-o", "--output", help="vectors.npy, or .parquet with the text beside them.")],
+    model: Model = "all-MiniLM-L6-v2",
+    pooling: Pooling = None,
+    layers: Layers = "last",
+    dtype: Dtype = "float32",
+    normalize: Annotated[bool | None, typer.Option("--normalize/--no-normalize", help="Unit length; default: as the folder says.")] = None,
+    max_length: MaxLength = None,
+    batch_tokens: BatchTokens = None,
+    column: Column = None,
+    errors: Errors = "strict",
+    as_json: Json = False,
+) -> None:
+    """Encode sentences into a .npy file (float32, row i is line i) or a .parquet file."""
+    from jaxvec.textfiles import read_sentences
+    from jaxvec.vectorfiles import open_writer
+
+    sentences = read_sentences(text, column, errors)
+    open_writer(output, 1)  # refuses a path that cannot be written before any work is done
+    encoder = _load(model, pooling=pooling, layers=layers, dtype=dtype, max_length=max_length)
+    start, count = time.perf_counter(), 0
+    with open_writer(output, encoder.dim) as writer, _progress() as tick:
+        for chunk, vectors in encoder.stream(sentences, normalize=normalize, batch_tokens=batch_tokens, tick=tick):
+            writer.write(vectors, chunk)
+            count += len(chunk)
+    seconds = time.perf_counter() - start
+    _result(
+        as_json,
+        f"{output}: {count} × {encoder.dim} float32",
+        {"output": str(output), "sentences": count, "dim": encoder.dim, "seconds": round(seconds, 3), **encoder.describe()},
+    )
+
+
+@app.command()
+def demo(
+    questions: Annotated[list[str] | None, typer.Argument(help="Questions to the Python language reference.")] = None,
+    model: Model = "all-MiniLM-L6-v2",
+    dtype: Dtype = "auto",
+    as_json: Json = False,
+) -> None:
+    """Encode the language reference that ships inside Python, and answer questions from it."""
+    from jaxvec.demo import run_demo
+
+    encoder = _load(model, dtype=dtype)
+    report = run_demo(encoder, questions or None)
+    _result(as_json, report.text(), report.figures())
+
+
+def _load(model: str, **arguments: Any) -> Any:
+    from jaxvec.encoder import SentenceEncoder
+
+    if "layers" in arguments:
+        arguments["layers"] = _parse_layers(arguments["layers"])
+    encoder = SentenceEncoder.load(model, **arguments)
+    import jax
+
+    _say(f"{encoder.name} on {jax.default_backend()} ({jax.local_device_count()} device(s)), {encoder.dtype}")
+    return encoder
+
+
+def _parse_layers(text: str) -> str | tuple[int, ...]:
+    numbers = text.strip("() ").rstrip(",").split(",")
+    try:
+        return tuple(int(n) for n in numbers)
+    except ValueError:
+        return text
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    from tqdm import tqdm
+
+    with tqdm(unit=" sentences", disable=not sys.stderr.isatty()) as bar:
+        yield bar.update
+
+
+def _result(as_json: bool, text: str, figures: dict[str, Any]) -> None:
+    print(json.dumps(figures, ensure_ascii=False) if as_json else text, flush=True)
+
+
+def _say(text: str) -> None:
+    print(f"jaxvec: {text}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
