@@ -6,13 +6,36 @@ from typing import TYPE_CHECKING, Any
 from jaxvec.errors import InputError
 
 if TYPE_CHECKING:
+    from jaxvec.calibration.affine import Affine, pca, remove_components, standardize, whitening
+    from jaxvec.calibration.moments import Moments
     from jaxvec.encoder import SentenceEncoder
     from jaxvec.packing import PackedBatch
+    from jaxvec.sif import sif_weights
 
 __version__ = "0.1.0"
-__all__ = ["InputError", "PackedBatch", "SentenceEncoder", "__version__"]
-
-_HOMES = {"PackedBatch": "jaxvec.packing", "SentenceEncoder": "jaxvec.encoder"}
+_HOMES = {
+    "Affine": "jaxvec.calibration.affine",
+    "Moments": "jaxvec.calibration.moments",
+    "PackedBatch": "jaxvec.packing",
+    "SentenceEncoder": "jaxvec.encoder",
+    "pca": "jaxvec.calibration.affine",
+    "remove_components": "jaxvec.calibration.affine",
+    "sif_weights": "jaxvec.sif",
+    "standardize": "jaxvec.calibration.affine",
+    "whitening": "jaxvec.calibration.affine",
+}
+__all__ = [
+    "Affine",
+    "InputError",
+    "Moments",
+    "PackedBatch",
+    "SentenceEncoder",
+    "pca",
+    "remove_components",
+    "sif_weights",
+    "standardize",
+    "whitening",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -23,15 +23,30 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Text = Annotated[str, typer.Argument(help="Text file, one sentence a line; a .tsv/.csv/.jsonl/.parquet with --column; - for stdin.")]
+Text = Annotated[
+    str,
+    typer.Argument(
+        help="Text file, one sentence a line; a .tsv/.csv/.jsonl/.parquet with --column; - for stdin."
+    ),
+]
 Model = Annotated[str, typer.Option(help="Folder, Hugging Face id, or the bundled default.")]
-Pooling = Annotated[str | None, typer.Option(help="cls, mean, max or pooler; default: the folder's own, else mean.")]
-Layers = Annotated[str, typer.Option(help="last, last_two, first_last, embedding_last, or numbers such as 1,4.")]
+Pooling = Annotated[
+    str | None, typer.Option(help="cls, mean, max or pooler; default: the folder's own, else mean.")
+]
+Layers = Annotated[
+    str, typer.Option(help="last, last_two, first_last, embedding_last, or numbers such as 1,4.")
+]
 Dtype = Annotated[str, typer.Option(help="Compute in float32, bfloat16, or auto.")]
-MaxLength = Annotated[int | None, typer.Option(help="Tokens a sentence keeps; default: the model's own limit.")]
+MaxLength = Annotated[
+    int | None, typer.Option(help="Tokens a sentence keeps; default: the model's own limit.")
+]
 BatchTokens = Annotated[int | None, typer.Option(help="Tokens computed at a time.")]
-Column = Annotated[str | None, typer.Option(help="Column of a table; a number counts from 1 in a file without header.")]
-Errors = Annotated[str, typer.Option(help="strict refuses bytes that are not UTF-8; replace reads them as U+FFFD.")]
+Column = Annotated[
+    str | None, typer.Option(help="Column of a table; a number counts from 1 in a file without header.")
+]
+Errors = Annotated[
+    str, typer.Option(help="strict refuses bytes that are not UTF-8; replace reads them as U+FFFD.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
@@ -68,12 +83,17 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 @app.command()
 def encode(
     text: Text,
-    output: Annotated[Path, typer.Option("-o", "--output", help="vectors.npy, or .parquet with the text beside them.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="vectors.npy, or .parquet with the text beside them.")
+    ],
     model: Model = "all-MiniLM-L6-v2",
     pooling: Pooling = None,
     layers: Layers = "last",
     dtype: Dtype = "float32",
-    normalize: Annotated[bool | None, typer.Option("--normalize/--no-normalize", help="Unit length; default: as the folder says.")] = None,
+    normalize: Annotated[
+        bool | None,
+        typer.Option("--normalize/--no-normalize", help="Unit length; default: as the folder says."),
+    ] = None,
     max_length: MaxLength = None,
     batch_tokens: BatchTokens = None,
     column: Column = None,
@@ -89,20 +109,30 @@ def encode(
     encoder = _load(model, pooling=pooling, layers=layers, dtype=dtype, max_length=max_length)
     start, count = time.perf_counter(), 0
     with open_writer(output, encoder.dim) as writer, _progress() as tick:
-        for chunk, vectors in encoder.stream(sentences, normalize=normalize, batch_tokens=batch_tokens, tick=tick):
+        for chunk, vectors in encoder.stream(
+            sentences, normalize=normalize, batch_tokens=batch_tokens, tick=tick
+        ):
             writer.write(vectors, chunk)
             count += len(chunk)
     seconds = time.perf_counter() - start
     _result(
         as_json,
         f"{output}: {count} × {encoder.dim} float32",
-        {"output": str(output), "sentences": count, "dim": encoder.dim, "seconds": round(seconds, 3), **encoder.describe()},
+        {
+            "output": str(output),
+            "sentences": count,
+            "dim": encoder.dim,
+            "seconds": round(seconds, 3),
+            **encoder.describe(),
+        },
     )
 
 
 @app.command()
 def demo(
-    questions: Annotated[list[str] | None, typer.Argument(help="Questions to the Python language reference.")] = None,
+    questions: Annotated[
+        list[str] | None, typer.Argument(help="Questions to the Python language reference.")
+    ] = None,
     model: Model = "all-MiniLM-L6-v2",
     dtype: Dtype = "auto",
     as_json: Json = False,

@@ -3,10 +3,8 @@
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +15,29 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 from tqdm import tqdm
 
+from jaxvec.calibration.affine_map import Affine
+from jaxvec.calibration.folder import write_calibration
+from jaxvec.calibration.moments import Moments
 from jaxvec.errors import InputError
 from jaxvec.forward import Apply, make_apply
-from jaxvec.interchange.sentence_transformers import read_modules
-from jaxvec.models.checkpoint import Params, cast_params, load_checkpoint
+from jaxvec.loading import load_model
 from jaxvec.models.config import EncoderConfig
-from jaxvec.models.sources import BUNDLED, find_model
-from jaxvec.packing import Packing, pack
-from jaxvec.pooling import POOLINGS, normalize, resolve_layers
+from jaxvec.models.sources import BUNDLED
+from jaxvec.packing import PackedBatch, Packing, pack
+from jaxvec.pipeline import Chunk, dispatch
+from jaxvec.pooling import normalize as unit
 from jaxvec.tokens import Tokenizer
 
-CHUNK = 16_384  # sentences tokenised and packed together; packing never crosses a chunk
-_IN_FLIGHT = 4  # batches sent ahead of the one whose result is awaited
 _TOKENS_PER_DEVICE = {"cpu": 2_048}  # elsewhere 32,768
+
+
+def _silent(count: int) -> None:
+    pass
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SentenceEncoder:
-    """A loaded encoder with its tokenizer and pooling. Make one with `SentenceEncoder.load`.
+    """A loaded encoder with its tokenizer, pooling and, if any, calibration. Made by `SentenceEncoder.load`.
 
     >>> encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
     >>> vectors = encoder.encode(["A man plays a guitar.", "Someone plays an instrument.", "It is raining."])
@@ -46,13 +49,17 @@ class SentenceEncoder:
 
     name: str
     folder: Path
-    config: EncoderConfig
+    fingerprint: str = field(repr=False)
+    config: EncoderConfig = field(repr=False)
     tokenizer: Tokenizer = field(repr=False)
-    params: Params = field(repr=False)
+    encoder_params: dict[str, Any] = field(repr=False)
+    token_weights: Any = field(repr=False)
     pooling: str
     layers: tuple[int, ...]
     dtype: str
+    calibration: Affine | None = field(repr=False)
     normalizes: bool
+    provenance: dict[str, Any] | None = None
 
     @classmethod
     def load(
@@ -63,12 +70,14 @@ class SentenceEncoder:
         layers: str | int | Sequence[int] = "last",
         dtype: str = "float32",
         max_length: int | None = None,
+        token_weights: Float[Array | np.ndarray, " vocab"] | None = None,
     ) -> "SentenceEncoder":
         """Loads an encoder.
 
         Args:
-            name: a model folder, a Hugging Face id, or "all-MiniLM-L6-v2", which is bundled.
-            pooling: "cls", "mean", "max" or "pooler" (BERT's tanh layer over the first token); None takes the
+            name: a model folder, a folder written by `save`, a Hugging Face id, or "all-MiniLM-L6-v2", which is
+                bundled.
+            pooling: "cls", "mean", "max", "pooler" (BERT's tanh layer over the first token) or "sif"; None takes the
                 folder's own (a sentence-transformers folder has one), else "mean".
             layers: "last", "last_two", "first_last", "embedding_last", or hidden-state numbers (0 is the
                 embedding output, 1 the first block, −1 the last), which are averaged before pooling.
@@ -76,49 +85,17 @@ class SentenceEncoder:
                 hardware multiplies it natively. Parameters that only add stay float32, and vectors leave as float32.
             max_length: tokens of a sentence, special ones included; None takes the sentence-transformers file's,
                 else what the position table allows. Longer sentences are cut, with one warning.
+            token_weights: float [vocabulary], for "sif" pooling: `jaxvec.sif_weights(corpus)`.
 
         Raises:
             InputError: anything about the model or the arguments that does not fit; the message says what.
         """
-        folder = find_model(name)
-        modules = read_modules(folder)
-        if modules.dense:
-            raise InputError(f"{folder}: its modules.json has a Dense module, which this version does not read")
-        if dtype not in ("float32", "bfloat16", "auto"):
-            raise InputError(f"dtype is {dtype!r}; expected 'float32', 'bfloat16' or 'auto'")
-        if pooling is not None and pooling not in POOLINGS:
-            raise InputError(f"pooling is {pooling!r}; expected one of {', '.join(POOLINGS)}")
-        config, params = load_checkpoint(modules.encoder)
-        own_pooling, own_layers = modules.pooling or "mean", (config.num_layers,)
-        chosen, numbers = pooling or own_pooling, resolve_layers(layers, config.num_layers)
-        if chosen == "pooler" and not config.has_pooler:
-            raise InputError(f"{folder}: pooling 'pooler' needs the pooler's weights, which this checkpoint lacks")
-        limit = config.max_length
-        if max_length is not None and not 0 < max_length <= limit:
-            raise InputError(f"max_length is {max_length}; this model's position table allows 1 to {limit}")
-        tokenizer = Tokenizer(modules.encoder, max_length or min(modules.max_length or limit, limit), modules.lower_case)
-        if tokenizer.vocab_size > config.vocab_size:
-            raise InputError(
-                f"{folder}: the tokenizer knows {tokenizer.vocab_size} tokens but the embedding table has "
-                f"{config.vocab_size} rows; tokenizer and weights are not of the same model"
-            )
-        compute = _auto_dtype() if dtype == "auto" else dtype
-        return cls(
-            name=os.fspath(name),
-            folder=folder,
-            config=config,
-            tokenizer=tokenizer,
-            params={"encoder": cast_params(params, jnp.dtype(compute))},
-            pooling=chosen,
-            layers=numbers,
-            dtype=compute,
-            normalizes=modules.normalize and chosen == modules.pooling and numbers == own_layers,
-        )
+        return cls(**load_model(name, pooling, layers, dtype, max_length, token_weights))
 
     @property
     def dim(self) -> int:
         """Width of a vector."""
-        return self.config.hidden_size
+        return self.config.hidden_size if self.calibration is None else self.calibration.dim
 
     @property
     def max_length(self) -> int:
@@ -135,8 +112,18 @@ class SentenceEncoder:
             "max_length": self.max_length,
         }
 
-    def function(self, normalize: bool | None = None) -> tuple[Apply, Params]:
-        """The same computation for other JAX code.
+    @cached_property
+    def params(self) -> dict[str, Any]:
+        """What `function` returns beside apply: a nested dict of floating arrays."""
+        params = {"encoder": self.encoder_params}
+        if self.token_weights is not None:
+            params["token_weights"] = self.token_weights
+        if self.calibration is not None:
+            params["calibration"] = {name: jnp.asarray(a) for name, a in self.calibration.to_arrays().items()}
+        return params
+
+    def function(self, normalize: bool | None = None) -> tuple[Apply, dict[str, Any]]:
+        """The same computation for other JAX code: encode, pool and calibrate as one XLA program.
 
         Returns:
             (apply, params): `apply(params, batch)` maps a `PackedBatch` to float32 [rows · slots, dim], row-major,
@@ -167,7 +154,8 @@ class SentenceEncoder:
 
         Args:
             sentences: the texts; an empty list gives [0, dim], a blank one the vector of the empty sentence.
-            normalize: True or False; None follows the folder (its Normalize module, with its own pooling and layers).
+            normalize: True or False; None follows the folder (its Normalize module, with its own pooling and
+                layers and no other calibration).
             batch_tokens: tokens computed at a time; None suits the hardware.
             show_progress: a progress bar on stderr.
 
@@ -181,7 +169,9 @@ class SentenceEncoder:
         vectors = np.empty((len(texts), self.dim), np.float32)
         row = 0
         with tqdm(total=len(texts), unit=" sentences", disable=not show_progress) as bar:
-            for chunk, part in self.stream(texts, normalize=normalize, batch_tokens=batch_tokens, tick=bar.update):
+            for chunk, part in self.stream(
+                texts, normalize=normalize, batch_tokens=batch_tokens, tick=bar.update
+            ):
                 vectors[row : row + len(chunk)] = part
                 row += len(chunk)
         return vectors
@@ -192,61 +182,91 @@ class SentenceEncoder:
         *,
         normalize: bool | None = None,
         batch_tokens: int | None = None,
-        tick: Callable[[int], Any] = lambda count: None,
+        tick: Callable[[int], Any] = _silent,
     ) -> Iterator[tuple[list[str], np.ndarray]]:
         """Encodes any number of sentences in constant memory: yields (sentences, vectors) a chunk at a time, in order.
 
         Tokenising, packing and transfer of later chunks go on while the device computes. `tick` is called with the
         number of sentences whenever a batch has been computed.
         """
-        waiting: tuple[list[str], list[tuple[Array, np.ndarray]]] | None = None
-        for chunk in self.dispatch(sentences, normalize=normalize, batch_tokens=batch_tokens, tick=tick):
+        waiting: Chunk | None = None
+        for chunk in self._dispatch(sentences, normalize, batch_tokens, tick):
             if waiting is not None:
-                yield waiting[0], self._collect(*waiting)
+                yield waiting.sentences, waiting.collect(self.dim)
             waiting = chunk
         if waiting is not None:
-            yield waiting[0], self._collect(*waiting)
+            yield waiting.sentences, waiting.collect(self.dim)
 
-    def dispatch(
+    def moments(
         self,
         sentences: Iterable[str],
         *,
-        normalize: bool | None = None,
         batch_tokens: int | None = None,
-        tick: Callable[[int], Any] = lambda count: None,
-    ) -> Iterator[tuple[list[str], list[tuple[Array, np.ndarray]]]]:
-        """Like `stream`, but leaves the vectors on the device, as they came from it.
+        tick: Callable[[int], Any] = _silent,
+    ) -> Moments:
+        """Moments of the sentences' vectors, un-normalised, in one pass: the vectors never leave the device.
 
-        Yields:
-            (sentences, batches): each batch is (float32 device array [rows · slots, dim], index [rows · slots] of
-            the sentence within the chunk, −1 for an empty slot).
+        >>> from jaxvec.calibration.affine import whitening
+        >>> encoder = SentenceEncoder.load()
+        >>> moments = encoder.moments(["A man plays.", "It rains.", "Stocks fell.", "A dog barks."])
+        >>> encoder.with_calibration(whitening(moments, dim=2)).dim
+        2
         """
-        tokens = self._batch_tokens(batch_tokens)
-        run = self._compiled(self.normalizes if normalize is None else normalize)
-        texts, row, truncated = iter(sentences), 0, 0
+        moments = Moments.empty(self.dim)
+        for chunk in self._dispatch(sentences, False, batch_tokens, tick):
+            for vectors, index in chunk.batches:
+                moments = moments.update(vectors, (index >= 0).astype(np.float32))
+        return moments
 
-        def prepare(first_row: int) -> tuple[list[str], Packing, int]:
-            chunk = list(islice(texts, CHUNK))
-            return chunk, *self._prepare(chunk, first_row, tokens)
+    def with_calibration(
+        self, calibration: Affine, provenance: dict[str, Any] | None = None
+    ) -> "SentenceEncoder":
+        """The same encoder with a correction applied to its un-normalised vectors.
 
-        with ThreadPoolExecutor(1, "jaxvec-tokens") as worker:
-            following = worker.submit(prepare, row)
-            while (prepared := following.result())[0]:
-                chunk, packing, cut = prepared
-                row, truncated = row + len(chunk), truncated + cut
-                following = worker.submit(prepare, row)
-                done: list[tuple[Array, np.ndarray]] = []
-                for batch, index in zip(packing.batches, packing.indices, strict=True):
-                    done.append((run(self._placed, jax.device_put(batch, self._rows)), index))
-                    if len(done) > _IN_FLIGHT:
-                        _await(done[-1 - _IN_FLIGHT], tick)
-                for late in done[-_IN_FLIGHT:]:
-                    _await(late, tick)
-                yield chunk, done
-        if truncated:
-            warnings.warn(
-                f"{truncated} of {row} sentences were cut to {self.max_length} tokens (max_length)", stacklevel=2
+        Args:
+            calibration: fitted on this encoder's vectors, say `whitening(encoder.moments(corpus), dim=256)`. On an
+                encoder that has one already it is applied after that.
+            provenance: plain values that `save` keeps, such as the corpus and its size.
+
+        Raises:
+            InputError: the calibration takes vectors of another width.
+        """
+        if calibration.input_dim != self.dim:
+            raise InputError(
+                f"the calibration takes vectors of width {calibration.input_dim}, this encoder gives {self.dim}; "
+                "fit it on this encoder's own vectors, with the same pooling and layers"
             )
+        combined = calibration if self.calibration is None else self.calibration.then(calibration)
+        record = {"calibration": calibration.figures(), **(provenance or {})}
+        if self.provenance is not None:
+            record["before"] = self.provenance
+        return replace(self, calibration=combined, normalizes=False, provenance=record)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Writes the calibration, and which encoder, pooling and layers it belongs to, to a new folder.
+
+        The encoder's weights are not copied: `SentenceEncoder.load(folder)` finds the model under the name it was
+        loaded by, or in a subfolder `model`, and checks that its weights are the same.
+
+        Raises:
+            InputError: the encoder has no calibration, or the folder exists and is not empty.
+        """
+        if self.provenance is None:
+            raise InputError(
+                "this encoder has no calibration to save; its model folder holds everything already"
+            )
+        arrays = self.calibration.to_arrays()
+        if self.token_weights is not None:
+            arrays["token_weights"] = np.asarray(self.token_weights)
+        local = Path(self.name).expanduser()
+        known = str(local.resolve()) if local.is_dir() else self.name
+        meta = {
+            **self.describe(),
+            "model": known,
+            "fingerprint": self.fingerprint,
+            "provenance": self.provenance,
+        }
+        write_calibration(Path(folder), arrays, meta)
 
     def similarity(
         self, a: Float[Array | np.ndarray, "*n dim"], b: Float[Array | np.ndarray, "*m dim"]
@@ -260,24 +280,40 @@ class SentenceEncoder:
         Returns:
             float32 [n, m], without the axis of an argument that was a single vector.
         """
-        product = jnp.matmul(_unit(a), _unit(b).T, precision=jax.lax.Precision.HIGHEST)
-        return np.asarray(product)
+        first, second = (unit(jnp.asarray(vectors, jnp.float32)) for vectors in (a, b))
+        return np.asarray(jnp.matmul(first, second.T, precision=jax.lax.Precision.HIGHEST))
 
-    def _prepare(self, chunk: list[str], first_row: int, tokens: int) -> tuple[Packing, int]:
-        ids = self.tokenizer(chunk, first_row)
+    def _dispatch(
+        self,
+        sentences: Iterable[str],
+        normalize: bool | None,
+        batch_tokens: int | None,
+        tick: Callable[[int], Any],
+    ) -> Iterator[Chunk]:
+        tokens = self._batch_tokens(batch_tokens)
+        compiled = self._compiled(self.normalizes if normalize is None else normalize)
+
+        def run(batch: PackedBatch) -> Array:
+            return compiled(self._placed, jax.device_put(batch, self._rows))
+
+        done = truncated = 0
+        for chunk in dispatch(sentences, lambda texts, row: self._prepare(texts, row, tokens), run, tick):
+            done, truncated = done + len(chunk.sentences), truncated + chunk.truncated
+            yield chunk
+        if truncated:
+            warnings.warn(
+                f"{truncated} of {done} sentences were cut to {self.max_length} tokens (max_length)",
+                stacklevel=4,
+            )
+
+    def _prepare(self, texts: list[str], first_row: int, tokens: int) -> tuple[Packing, int]:
+        ids = self.tokenizer(texts, first_row)
         return pack(ids, tokens, self._rows.mesh.size), ids.truncated
-
-    def _collect(self, chunk: list[str], batches: list[tuple[Array, np.ndarray]]) -> np.ndarray:
-        vectors = np.empty((len(chunk), self.dim), np.float32)
-        for result, index in batches:
-            filled = index >= 0
-            vectors[index[filled]] = np.asarray(result)[filled]
-        return vectors
 
     def _batch_tokens(self, asked: int | None) -> int:
         if asked is None:
             return _TOKENS_PER_DEVICE.get(jax.default_backend(), 32_768) * self._rows.mesh.size
-        if not isinstance(asked, int) or asked < 1:
+        if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
             raise InputError(f"batch_tokens is {asked!r}; expected a positive number of tokens")
         return asked
 
@@ -286,43 +322,29 @@ class SentenceEncoder:
         return NamedSharding(Mesh(np.array(jax.local_devices()), ("rows",)), PartitionSpec("rows"))
 
     @cached_property
-    def _placed(self) -> Params:
+    def _placed(self) -> dict[str, Any]:
         return jax.device_put(self.params, NamedSharding(self._rows.mesh, PartitionSpec()))
 
     @cached_property
     def _apply(self) -> Callable[[bool], Apply]:
-        return cache(
-            lambda normalizes: make_apply(
-                self.config, self.pooling, self.layers, jnp.dtype(self.dtype), normalizes=normalizes
+        def make(normalizes: bool) -> Apply:
+            calibrate = None if self.calibration is None else _calibrate
+            return make_apply(
+                self.config, self.pooling, self.layers, jnp.dtype(self.dtype), calibrate, normalizes
             )
-        )
+
+        return cache(make)
 
     @cached_property
     def _compiled(self) -> Callable[[bool], Apply]:
         return cache(lambda normalizes: jax.jit(self._apply(normalizes)))
 
 
-def _await(batch: tuple[Array, np.ndarray], tick: Callable[[int], Any]) -> None:
-    batch[0].block_until_ready()
-    tick(int((batch[1] >= 0).sum()))
+def _calibrate(arrays: dict[str, Array], vectors: Array) -> Array:
+    return Affine(**arrays)(vectors)
 
 
 def _as_list(sentences: Sequence[str]) -> list[str]:
     if isinstance(sentences, (str, bytes)):
         raise InputError("sentences is a single text; expected a list of them: [text]")
     return list(sentences)
-
-
-def _unit(vectors: Any) -> Array:
-    return normalize(jnp.asarray(vectors, jnp.float32))
-
-
-def _auto_dtype() -> str:
-    """bfloat16 on accelerators and on CPUs with bfloat16 matrix units; float32 elsewhere."""
-    if jax.default_backend() != "cpu":
-        return "bfloat16"
-    try:
-        flags = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return "float32"
-    return "bfloat16" if "amx_bf16" in flags or "avx512_bf16" in flags else "float32"

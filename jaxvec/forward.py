@@ -43,7 +43,8 @@ def make_apply(
         nnx.replace_by_pure_dict(state, params["encoder"])
         encoder = nnx.merge(graph, state)
         ids = tuple(
-            jnp.asarray(ids) for ids in (batch.token_ids, batch.sentence_ids, batch.positions, batch.token_type_ids)
+            jnp.asarray(ids)
+            for ids in (batch.token_ids, batch.sentence_ids, batch.positions, batch.token_type_ids)
         )
         states = average_layers(encoder(*ids, layers=layers, dtype=dtype))
         weights = jnp.asarray(params["token_weights"])[ids[0]] if pooling == "sif" else None

@@ -111,7 +111,9 @@ def pack(ids: TokenIds, batch_tokens: int = 2048, row_multiple: int = 1) -> Pack
     return Packing(batches, indices, int(lengths.sum()), computed)
 
 
-def best_fit(lengths: np.ndarray, ladder: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def best_fit(
+    lengths: np.ndarray, ladder: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Places every sentence: its row's length, the row's number among those, its first column and its slot.
 
     Best-fit decreasing over rows of several lengths; ties keep the input's order. Open rows are kept by the

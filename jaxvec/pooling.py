@@ -23,7 +23,9 @@ def resolve_layers(layers: str | int | Sequence[int], num_layers: int) -> tuple[
     """
     if isinstance(layers, str):
         if layers not in _NAMED_LAYERS:
-            raise InputError(f"layers is {layers!r}; expected {', '.join(_NAMED_LAYERS)} or a tuple of numbers")
+            raise InputError(
+                f"layers is {layers!r}; expected {', '.join(_NAMED_LAYERS)} or a tuple of numbers"
+            )
         layers = _NAMED_LAYERS[layers]
     asked = (layers,) if isinstance(layers, int) else tuple(layers)
     if not asked or not all(isinstance(n, int) and -num_layers - 1 <= n <= num_layers for n in asked):

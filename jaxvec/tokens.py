@@ -123,7 +123,9 @@ def _load_backend(folder: Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), use_fast=True, local_files_only=True)
     except Exception as error:
-        raise InputError(f"{folder}: transformers cannot build a tokenizer from this folder ({error})") from None
+        raise InputError(
+            f"{folder}: transformers cannot build a tokenizer from this folder ({error})"
+        ) from None
     if not getattr(tokenizer, "is_fast", False):
         raise InputError(
             f"{folder}: only a pure-Python tokenizer ({type(tokenizer).__name__}) fits this folder; "

@@ -1,11 +1,16 @@
 """sentence-transformers folders: what modules.json says of pooling, length, lower-casing and what follows."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from jaxvec.calibration.affine_map import Affine
 from jaxvec.errors import InputError
+from jaxvec.models.tensors import read_tensors
 
 _MODES = {
     "pooling_mode_cls_token": "cls",
@@ -45,7 +50,9 @@ def read_modules(folder: Path) -> FolderModules:
     if not path.is_file():
         return FolderModules(encoder=folder)
     modules = _read_json(path)
-    if not isinstance(modules, list) or not all(isinstance(m, dict) and isinstance(m.get("type"), str) for m in modules):
+    if not isinstance(modules, list) or not all(
+        isinstance(m, dict) and isinstance(m.get("type"), str) for m in modules
+    ):
         raise InputError(f"{path}: expected a list of modules, each with a type and a path")
     kinds = [m["type"].rsplit(".", 1)[-1] for m in modules]
     for kind, module in zip(kinds, modules, strict=True):
@@ -68,6 +75,40 @@ def read_modules(folder: Path) -> FolderModules:
         normalize=kinds[-1] == "Normalize",
         dense=tuple(place for place, kind in zip(places, kinds, strict=True) if kind == "Dense"),
     )
+
+
+def read_dense(folders: Sequence[Path], dim: int) -> Affine | None:
+    """The Dense modules of a folder as one Affine; None where there are none.
+
+    Args:
+        folders: of the modules, in order.
+        dim: width of the pooled vectors.
+
+    Raises:
+        InputError: an activation other than Identity, or weights that do not fit.
+    """
+    whole = None
+    for folder in folders:
+        settings = _read_json(folder / "config.json")
+        activation = str(settings.get("activation_function", "torch.nn.modules.activation.Tanh")).rsplit(
+            ".", 1
+        )[-1]
+        if activation != "Identity":
+            raise InputError(
+                f"{folder}: a Dense module with activation {activation} is not supported; only Identity is"
+            )
+        arrays = read_tensors(folder).arrays
+        weight, bias = arrays.get("linear.weight"), arrays.get("linear.bias")
+        if weight is None or weight.ndim != 2 or weight.shape[1] != dim:
+            raise InputError(
+                f"{folder}: linear.weight is {getattr(weight, 'shape', None)}; expected [out, {dim}]"
+            )
+        kernel = weight.astype(np.float32).T
+        step = Affine.from_arrays(
+            np.zeros(dim, np.float32), kernel, None if bias is None else bias.astype(np.float32)
+        )
+        whole, dim = step if whole is None else whole.then(step), step.dim
+    return whole
 
 
 def _read_transformer(folder: Path) -> tuple[int | None, bool]:
@@ -94,7 +135,9 @@ def _read_pooling(path: Path) -> str:
         chosen = [mode] if isinstance(mode, str) else list(mode)
     names = [_MODES.get(key, key) for key in chosen]
     if len(names) != 1 or names[0] not in _MODES.values():
-        raise InputError(f"{path}: pooling {' + '.join(names) or 'none'} is not supported; one of cls, mean, max is")
+        raise InputError(
+            f"{path}: pooling {' + '.join(names) or 'none'} is not supported; one of cls, mean, max is"
+        )
     return names[0]
 
 

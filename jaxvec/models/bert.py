@@ -83,7 +83,11 @@ class Embeddings(nnx.Module):
         self.config = config
 
     def __call__(
-        self, token_ids: Int[Array, "r l"], positions: Int[Array, "r l"], token_type_ids: Int[Array, "r l"], dtype: Any
+        self,
+        token_ids: Int[Array, "r l"],
+        positions: Int[Array, "r l"],
+        token_type_ids: Int[Array, "r l"],
+        dtype: Any,
     ) -> Float[Array, "r l d"]:
         x = self.token[...][token_ids] + self.position[...][positions + self.config.position_offset]
         if self.config.token_types:
@@ -190,7 +194,9 @@ def _mask_bias(visible: Bool[Array, "..."]) -> Float[Array, "..."]:
     return jnp.where(visible, 0.0, jnp.finfo(jnp.float32).min / 2)
 
 
-def relative_position_buckets(length: int, num_buckets: int, max_distance: int = 128) -> Int[np.ndarray, "l l"]:
+def relative_position_buckets(
+    length: int, num_buckets: int, max_distance: int = 128
+) -> Int[np.ndarray, "l l"]:
     """T5's bidirectional bucket of every (query, key) distance, as MPNet uses it (Raffel et al. 2020, §2.1).
 
     Half of the buckets are for keys after the query; within a half, small distances have one each and larger
@@ -207,5 +213,7 @@ def relative_position_buckets(length: int, num_buckets: int, max_distance: int =
     exact = half // 2
     distance = np.abs(behind)
     ratio = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
-    far = exact + (ratio / np.float32(math.log(max_distance / exact)) * np.float32(half - exact)).astype(np.int64)
+    far = exact + (ratio / np.float32(math.log(max_distance / exact)) * np.float32(half - exact)).astype(
+        np.int64
+    )
     return np.where(behind < 0, half, 0) + np.where(distance < exact, distance, np.minimum(far, half - 1))

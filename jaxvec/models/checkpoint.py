@@ -1,5 +1,6 @@
 """Weights on disk → params: every needed leaf is filled, every other key is named."""
 
+import hashlib
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -116,7 +117,13 @@ def _torch_names(arrays: dict[str, np.ndarray], origin: str) -> dict[str, np.nda
         stem, _, leaf = name.rpartition(".")
         if leaf == "kernel":
             array = array.T
-        leaf = {"gamma": "weight", "beta": "bias", "kernel": "weight", "scale": "weight", "embedding": "weight"}.get(leaf, leaf)
+        leaf = {
+            "gamma": "weight",
+            "beta": "bias",
+            "kernel": "weight",
+            "scale": "weight",
+            "embedding": "weight",
+        }.get(leaf, leaf)
         renamed[f"{stem}.{leaf}" if stem else leaf] = array
     return renamed
 
@@ -147,7 +154,9 @@ def _fill_params(config: EncoderConfig, arrays: dict[str, np.ndarray], source: s
         used.add(name)
         array = arrays[name].T if keys[-1] == "kernel" else arrays[name]
         if array.shape != leaf.shape:
-            misshaped.append(f"{name} is {arrays[name].shape}, the config says {_stored_shape(keys, leaf.shape)}")
+            misshaped.append(
+                f"{name} is {arrays[name].shape}, the config says {_stored_shape(keys, leaf.shape)}"
+            )
         elif not jnp.issubdtype(array.dtype, jnp.floating):
             misshaped.append(f"{name} is {array.dtype}, expected floating point")
         else:
@@ -169,12 +178,23 @@ def _fill_params(config: EncoderConfig, arrays: dict[str, np.ndarray], source: s
         if names
     ]
     if problems:
-        raise InputError(f"{source}: the tensors do not fit a {config.model_type!r} encoder. " + ". ".join(problems))
+        raise InputError(
+            f"{source}: the tensors do not fit a {config.model_type!r} encoder. " + ". ".join(problems)
+        )
     return params
 
 
 def _stored_shape(path: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape[::-1] if path[-1] == "kernel" else shape
+
+
+def fingerprint(params: Params) -> str:
+    """A digest of the values: equal weights have equal fingerprints, whatever file they came from."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path, leaf in jax.tree.leaves_with_path(params):
+        digest.update(jax.tree_util.keystr(path).encode())
+        digest.update(np.ascontiguousarray(leaf))
+    return digest.hexdigest()
 
 
 def cast_params(params: Params, dtype: Any) -> Params:

@@ -105,7 +105,9 @@ def parse_config(raw: dict[str, Any], source: str = "config") -> EncoderConfig:
     """
     kind = raw.get("model_type")
     if kind not in MODEL_TYPES:
-        raise InputError(f"{source}: model_type {kind!r} is not supported; supported: {', '.join(MODEL_TYPES)}")
+        raise InputError(
+            f"{source}: model_type {kind!r} is not supported; supported: {', '.join(MODEL_TYPES)}"
+        )
     keys = _DISTILBERT_KEYS if kind == "distilbert" else {}
     albert, mpnet = kind == "albert", kind == "mpnet"
     offset_family = kind in ("roberta", "xlm-roberta")
@@ -118,7 +120,9 @@ def parse_config(raw: dict[str, Any], source: str = "config") -> EncoderConfig:
         return value
 
     defaults = {  # transformers' defaults, for the few files that leave a key out
-        "vocab_size": {"albert": 30000, "roberta": 50265, "xlm-roberta": 30522, "mpnet": 30527}.get(kind, 30522),
+        "vocab_size": {"albert": 30000, "roberta": 50265, "xlm-roberta": 30522, "mpnet": 30527}.get(
+            kind, 30522
+        ),
         "hidden_size": {"albert": 4096, "electra": 256}.get(kind, 768),
         "num_hidden_layers": 6 if kind == "distilbert" else 12,
         "num_attention_heads": {"albert": 64, "electra": 4}.get(kind, 12),
@@ -132,13 +136,17 @@ def parse_config(raw: dict[str, Any], source: str = "config") -> EncoderConfig:
 
     activation = raw.get(keys.get("hidden_act", "hidden_act")) or ("gelu_new" if albert else "gelu")
     if activation not in ACTIVATIONS:
-        raise InputError(f"{source}: activation {activation!r} is not supported; supported: {', '.join(ACTIVATIONS)}")
+        raise InputError(
+            f"{source}: activation {activation!r} is not supported; supported: {', '.join(ACTIVATIONS)}"
+        )
     if raw.get("position_embedding_type", "absolute") not in ("absolute", None):
         raise InputError(
             f"{source}: position_embedding_type {raw['position_embedding_type']!r} is not supported; only 'absolute'"
         )
     if raw.get("is_decoder"):
-        raise InputError(f"{source}: is_decoder is set, but a sentence encoder needs attention in both directions")
+        raise InputError(
+            f"{source}: is_decoder is set, but a sentence encoder needs attention in both directions"
+        )
 
     eps = 1e-12 if kind == "distilbert" else raw.get("layer_norm_eps", 1e-12)
     if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not eps > 0:

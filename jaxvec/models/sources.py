@@ -77,19 +77,27 @@ def _fetch(name: str) -> Path:
         top_level = [file for file in files if "/" not in file]
         weights = next((w for w in _WEIGHTS if any(fnmatch(f, w[0]) for f in top_level)), None)
         if weights is None:
-            raise InputError(f"{name}: the repository on the hub holds no weights that jaxvec reads: {', '.join(top_level)}")
+            raise InputError(
+                f"{name}: the repository on the hub holds no weights that jaxvec reads: {', '.join(top_level)}"
+            )
         wanted = [
             f
             for f in files
             if any(fnmatch(f, w) for w in weights if "/" not in f)
-            or (f.count("/") <= 1 and any(fnmatch(f.rsplit("/", 1)[-1], s) for s in _SMALL_FILES) and "onnx" not in f)
+            or (
+                f.count("/") <= 1
+                and any(fnmatch(f.rsplit("/", 1)[-1], s) for s in _SMALL_FILES)
+                and "onnx" not in f
+            )
             or fnmatch(f, "[0-9]*_Dense/*.safetensors")
         ]
         return Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted))
     except hub.HFValidationError:
         raise InputError(f"{name!r}: no such folder, and not a valid Hugging Face id. {advice}") from None
     except (hub.RepositoryNotFoundError, hub.GatedRepoError) as error:
-        raise InputError(f"{name!r}: no such folder, and the hub does not serve it ({type(error).__name__}). {advice}") from None
+        raise InputError(
+            f"{name!r}: no such folder, and the hub does not serve it ({type(error).__name__}). {advice}"
+        ) from None
     except (hub.HfHubHTTPError, hub.LocalEntryNotFoundError, OSError) as error:
         raise InputError(
             f"{name!r}: no such folder, and the Hugging Face hub cannot be reached ({type(error).__name__}). {advice}"

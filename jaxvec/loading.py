@@ -1,0 +1,140 @@
+"""A model's name and what was asked of it → everything a SentenceEncoder holds, checked against each other."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxvec.calibration.affine_map import Affine
+from jaxvec.calibration.folder import is_calibration, read_calibration
+from jaxvec.errors import InputError
+from jaxvec.interchange.sentence_transformers import read_dense, read_modules
+from jaxvec.models.checkpoint import cast_params, fingerprint, load_checkpoint
+from jaxvec.models.sources import find_model
+from jaxvec.pooling import POOLINGS, resolve_layers
+from jaxvec.tokens import Tokenizer
+
+
+def load_model(
+    name: str | os.PathLike[str],
+    pooling: str | None,
+    layers: str | int | Sequence[int],
+    dtype: str,
+    max_length: int | None,
+    token_weights: Any,
+) -> dict[str, Any]:
+    """The fields of a `SentenceEncoder`; arguments as for its `load`."""
+    folder = find_model(name)
+    if is_calibration(folder):
+        return _load_calibrated(folder, pooling, layers, dtype, max_length, token_weights)
+    if dtype not in ("float32", "bfloat16", "auto"):
+        raise InputError(f"dtype is {dtype!r}; expected 'float32', 'bfloat16' or 'auto'")
+    if pooling is not None and pooling not in POOLINGS:
+        raise InputError(f"pooling is {pooling!r}; expected one of {', '.join(POOLINGS)}")
+    modules = read_modules(folder)
+    config, params = load_checkpoint(modules.encoder)
+    chosen, numbers = pooling or modules.pooling or "mean", resolve_layers(layers, config.num_layers)
+    if chosen == "pooler" and not config.has_pooler:
+        raise InputError(
+            f"{folder}: pooling 'pooler' needs the pooler's weights, which this checkpoint lacks"
+        )
+    limit = config.max_length
+    if max_length is not None and (isinstance(max_length, bool) or not 0 < max_length <= limit):
+        raise InputError(f"max_length is {max_length}; this model's position table allows 1 to {limit}")
+    tokenizer = Tokenizer(
+        modules.encoder, max_length or min(modules.max_length or limit, limit), modules.lower_case
+    )
+    if tokenizer.vocab_size > config.vocab_size:
+        raise InputError(
+            f"{folder}: the tokenizer knows {tokenizer.vocab_size} tokens but the embedding table has "
+            f"{config.vocab_size} rows; tokenizer and weights are not of the same model"
+        )
+    compute = _auto_dtype() if dtype == "auto" else dtype
+    return {
+        "name": os.fspath(name),
+        "folder": folder,
+        "fingerprint": fingerprint(params),
+        "config": config,
+        "tokenizer": tokenizer,
+        "encoder_params": cast_params(params, jnp.dtype(compute)),
+        "token_weights": _check_token_weights(token_weights, chosen, config.vocab_size),
+        "pooling": chosen,
+        "layers": numbers,
+        "dtype": compute,
+        "calibration": read_dense(modules.dense, config.hidden_size),
+        "normalizes": modules.normalize and chosen == modules.pooling and numbers == (config.num_layers,),
+    }
+
+
+def _load_calibrated(
+    folder: Path, pooling: Any, layers: Any, dtype: str, max_length: Any, token_weights: Any
+) -> Any:
+    arrays, meta = read_calibration(folder)
+    for asked, default, key in (
+        (pooling, None, "pooling"),
+        (layers, "last", "layers"),
+        (token_weights, None, "token_weights"),
+    ):
+        if asked is not default and asked != default:
+            raise InputError(
+                f"{folder}: its calibration was fitted with {key} {meta.get(key)}; leave {key} out, or fit it again"
+            )
+    beside = folder / "model"
+    try:
+        fields = load_model(
+            beside if beside.is_dir() else meta["model"],
+            meta["pooling"],
+            tuple(meta["layers"]),
+            dtype,
+            max_length or meta["max_length"],
+            arrays.pop("token_weights", None),
+        )
+    except InputError as error:
+        raise InputError(
+            f"{folder}: cannot load the encoder it was fitted on ({error}). Put that model, or a link to it, at {beside}"
+        ) from None
+    if fields["fingerprint"] != meta["fingerprint"]:
+        raise InputError(
+            f"{folder}: the weights of {fields['name']!r} are not those the calibration was fitted on; "
+            f"put that model at {beside}, or fit it again"
+        )
+    return {
+        **fields,
+        "calibration": Affine.from_arrays(**arrays),
+        "normalizes": False,
+        "provenance": meta["provenance"],
+    }
+
+
+def _check_token_weights(weights: Any, pooling: str, vocab_size: int) -> Any:
+    if (weights is None) != (pooling != "sif"):
+        raise InputError(
+            "pooling 'sif' needs token_weights=jaxvec.sif_weights(corpus), and no other pooling takes them"
+        )
+    if weights is None:
+        return None
+    array = np.asarray(weights)
+    if (
+        array.shape != (vocab_size,)
+        or not np.issubdtype(array.dtype, np.floating)
+        or not np.isfinite(array).all()
+    ):
+        raise InputError(
+            f"token_weights is {array.dtype} {array.shape}; expected {vocab_size} finite floats, one a token of this model"
+        )
+    return jnp.asarray(array, jnp.float32)
+
+
+def _auto_dtype() -> str:
+    """bfloat16 on accelerators and on CPUs with bfloat16 matrix units; float32 elsewhere."""
+    if jax.default_backend() != "cpu":
+        return "bfloat16"
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return "float32"
+    return "bfloat16" if "amx_bf16" in flags or "avx512_bf16" in flags else "float32"
