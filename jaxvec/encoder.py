@@ -26,6 +26,7 @@ from jaxvec.models.sources import BUNDLED
 from jaxvec.packing import PackedBatch, Packing, pack
 from jaxvec.pipeline import Chunk, dispatch
 from jaxvec.pooling import normalize as unit
+from jaxvec.pooling import resolve_layers
 from jaxvec.tokens import Tokenizer
 
 _TOKENS_PER_DEVICE = {"cpu": 2_048}  # elsewhere 32,768
@@ -241,6 +242,11 @@ class SentenceEncoder:
         if self.provenance is not None:
             record["before"] = self.provenance
         return replace(self, calibration=combined, normalizes=False, provenance=record)
+
+    def with_layers(self, layers: str | int | Sequence[int]) -> "SentenceEncoder":
+        """The same encoder, without its calibration, with other hidden states; nothing is loaded again."""
+        numbers = resolve_layers(layers, self.config.num_layers)
+        return replace(self, layers=numbers, calibration=None, normalizes=False, provenance=None)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Writes the calibration, and which encoder, pooling and layers it belongs to, to a new folder.
