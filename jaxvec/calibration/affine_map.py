@@ -50,9 +50,9 @@ class Affine:
     @classmethod
     def from_arrays(
         cls,
-        mean: Float[Array | np.ndarray, " d"],
-        kernel: Float[Array | np.ndarray, "d dim"],
-        bias: Float[Array | np.ndarray, " dim"] | None = None,
+        mean: Float[Array | np.ndarray, "..."],
+        kernel: Float[Array | np.ndarray, "..."],
+        bias: Float[Array | np.ndarray, "..."] | None = None,
     ) -> "Affine":
         """An Affine from plain arrays mean [d], kernel [d, dim] and, if any, bias [dim], made float32.
 
@@ -61,8 +61,7 @@ class Affine:
         """
         arrays = [np.asarray(array, np.float32) for array in (mean, kernel, bias) if array is not None]
         shapes = [array.shape for array in arrays]
-        expected = [(len(arrays[1]),), (len(arrays[1]), arrays[1].shape[-1]), (arrays[1].shape[-1],)]
-        if shapes != expected[: len(shapes)]:
+        if arrays[1].ndim != 2 or shapes != [shapes[1][:1], shapes[1], shapes[1][1:]][: len(shapes)]:
             raise InputError(f"mean, kernel, bias have shapes {shapes}; expected [d], [d, dim] and [dim]")
         if not all(np.isfinite(array).all() for array in arrays):
             raise InputError("mean, kernel or bias holds a value that is not finite; fit it again")

@@ -1,6 +1,5 @@
 """Moments: count, mean and centred second moment of vectors, mergeable, in one pass and constant memory."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,11 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Real
 
-from jaxvec.calibration.twofloat import TwoFloat
+from jaxvec.calibration.blocks import (
+    BLOCK_ROWS,
+    ROW_BUCKETS,
+    as_rows,
+    as_weights,
+    first_bad_row,
+    fixed_blocks,
+)
+from jaxvec.calibration.twofloat import TwoFloat, two_sum
 from jaxvec.errors import InputError
 
-BLOCK_ROWS = 4096  # one float32 product each; larger ones lose accuracy, smaller ones lose to the d×d merge
-ROW_BUCKETS = (256, 1024, BLOCK_ROWS)  # one compiled program, which multiplies only the rows it needs
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
@@ -72,9 +77,9 @@ class Moments:
             InputError: vectors that are not [n, d]; on concrete arrays also a row that is not finite, by
                 number, and negative or non-finite weights.
         """
-        vectors = _as_rows(vectors)
+        vectors = as_rows(vectors)
         if isinstance(vectors, jax.core.Tracer) or isinstance(weights, jax.core.Tracer):
-            return _of_traced(vectors, _as_weights(weights, len(vectors)))
+            return _of_traced(vectors, as_weights(weights, len(vectors), jnp))
         return cls.empty(vectors.shape[1]).update(vectors, weights)
 
     def update(
@@ -85,18 +90,18 @@ class Moments:
         Pure: nothing given is changed or donated. Outside tracing a chunk is cut into blocks of fixed shape,
         padded with rows of weight zero, so that one program is compiled whatever the chunks' sizes.
         """
-        chunk = _as_rows(chunk)
+        chunk = as_rows(chunk)
         if chunk.shape[1] != self.dim:
             raise InputError(
                 f"chunk has {chunk.shape[1]} columns; these moments are of {self.dim} coordinates"
             )
         if _is_traced(self, chunk, weights):
-            return _merge(self, _of_traced(chunk, _as_weights(weights, len(chunk))))
+            return _merge(self, _of_traced(chunk, as_weights(weights, len(chunk), jnp)))
         state = self
-        for block, block_weights, bucket in _blocks(chunk, weights):
+        for block, block_weights, bucket in fixed_blocks(chunk, weights):
             state = _add_block(state, block, block_weights, bucket)
         if not np.isfinite(np.asarray(state.centre.high)).all():
-            _name_bad_row(self, chunk)
+            raise InputError(self._why_not_finite(chunk))
         return state
 
     def merge(self, other: "Moments") -> "Moments":
@@ -121,8 +126,9 @@ class Moments:
         count = self.counted.psum(axis_name)
         reference = TwoFloat.of(jax.lax.pmean(self.centre.high, axis_name))
         mean = reference + ((self.centre - reference) * self.counted).psum(axis_name) / count
-        moved = _shifted(self, self.centre - mean)
-        return Moments(count, mean, *(term.psum(axis_name) for term in moved))
+        offset = self.centre - mean
+        terms = self.scatter + (offset * self.counted).outer(offset), *_higher_orders(self, offset)
+        return Moments(count, mean, *(term.psum(axis_name) for term in terms))
 
     @property
     def dim(self) -> int:
@@ -149,7 +155,7 @@ class Moments:
         return (m2 + m2.T) / 2
 
     def covariance(self, ddof: int = 1) -> Any:
-        """M2 / (count − ddof) [d, d]: float64 NumPy outside tracing, else float32.
+        """M2 / (count − ddof) [d, d]: float64 NumPy outside tracing, else float32 (0 where count ≤ ddof).
 
         ddof 1 is the unbiased estimate (`numpy.cov`), 0 the maximum-likelihood one (scikit-learn's
         `empirical_covariance`). The divisor counts the sum of the weights, as in `numpy.cov(fweights=)`.
@@ -157,71 +163,25 @@ class Moments:
         Raises:
             InputError: outside tracing, when count ≤ ddof.
         """
-        if not _is_traced(self) and not self.count > ddof:
+        if _is_traced(self):
+            return self.m2 / jnp.where(self.count > ddof, self.count - ddof, 1)
+        if not self.count > ddof:
             raise InputError(
                 f"a covariance with ddof={ddof} needs more than {ddof} vectors, these moments hold {self.count}"
             )
         return self.m2 / (self.count - ddof)
 
+    def _why_not_finite(self, chunk: Any) -> str:
+        row = first_bad_row(chunk)
+        if row is not None:
+            return f"row {row} of the vectors is not finite in float32; drop the row or repair it"
+        if np.isfinite(np.asarray(self.centre.high)).all():
+            return "the vectors' sums overflow float32; divide the vectors by a constant first"
+        return "these moments are not finite: a row that a traced function added was not"
+
 
 def _is_traced(*trees: Any) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
-
-
-def _as_rows(vectors: Any) -> Any:
-    vectors = vectors if isinstance(vectors, jax.Array) else np.asarray(vectors)
-    if vectors.ndim != 2 or vectors.shape[1] == 0:
-        raise InputError(f"vectors have shape {vectors.shape}; expected [n, d], one row a sentence")
-    return vectors
-
-
-def _as_weights(weights: Any, rows: int) -> Array:
-    weights = jnp.ones(rows, jnp.float32) if weights is None else jnp.asarray(weights, jnp.float32)
-    if weights.shape != (rows,):
-        raise InputError(f"weights have shape {weights.shape}; expected one weight for each of {rows} rows")
-    return weights
-
-
-def _blocks(chunk: Any, weights: Any) -> Iterator[tuple[Any, np.ndarray, int]]:
-    """A concrete chunk as float32 blocks [BLOCK_ROWS, d] with weights, and the bucket of rows in use."""
-    rows, dim = chunk.shape
-    weights = np.ones(rows, np.float32) if weights is None else np.asarray(weights, np.float32)
-    if weights.shape != (rows,):
-        raise InputError(f"weights have shape {weights.shape}; expected one weight for each of {rows} rows")
-    bad = ~(np.isfinite(weights) & (weights >= 0))
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise InputError(f"weight of row {row} is {weights[row]}; expected a finite number, 0 or more")
-    if isinstance(chunk, jax.Array) and all(device.platform == "cpu" for device in chunk.devices()):
-        chunk = np.asarray(chunk)  # no copy, and slicing compiles nothing
-    for start in range(0, rows, BLOCK_ROWS):
-        block, used = chunk[start : start + BLOCK_ROWS], min(BLOCK_ROWS, rows - start)
-        if isinstance(block, jax.Array):
-            block = jnp.pad(block.astype(jnp.float32), ((0, BLOCK_ROWS - used), (0, 0)))
-        elif used < BLOCK_ROWS:
-            padded = np.zeros((BLOCK_ROWS, dim), np.float32)
-            with np.errstate(over="ignore"):
-                padded[:used] = block
-            block = padded
-        else:
-            with np.errstate(over="ignore"):
-                block = np.asarray(block, np.float32)
-        block_weights = np.zeros(BLOCK_ROWS, np.float32)
-        block_weights[:used] = weights[start : start + used]
-        yield block, block_weights, int(np.searchsorted(ROW_BUCKETS, used))
-
-
-def _name_bad_row(before: Moments, chunk: Any) -> None:
-    with np.errstate(over="ignore"):
-        finite = np.isfinite(np.asarray(chunk).astype(np.float32)).all(axis=1)
-    if not finite.all():
-        row = int(np.argmin(finite))
-        raise InputError(
-            f"row {row} of the vectors holds a value that is not a finite float32; drop the row or repair it"
-        )
-    if np.isfinite(np.asarray(before.centre.high)).all():
-        raise InputError("the vectors' sums overflow float32; divide the vectors by a constant first")
-    raise InputError("these moments are not finite: a row added inside a traced function was not")
 
 
 def _of_traced(vectors: Array, weights: Array) -> Moments:
@@ -240,7 +200,7 @@ def _block_moments(x: Array, w: Array) -> Moments:
     """Moments of one block [rows, d]: one product of rows, around a point near their mean.
 
     The exact mean would cost another pass over the block. The mean of a sample of its rows is near enough:
-    what M2 around it has too much, n·offset·offsetᵀ, is small, and taken off in two-float arithmetic.
+    what M2 around it has too much, n·offset·offsetᵀ, is small.
     """
     x = jax.lax.stop_gradient(x).astype(jnp.float32)
     w = jax.lax.stop_gradient(w)
@@ -251,44 +211,41 @@ def _block_moments(x: Array, w: Array) -> Moments:
     root = jnp.sqrt(w)
     y = (x - point) * root[:, None]
     squares = jnp.sum(y * y, axis=1)  # w‖x − point‖²
-    m2 = TwoFloat.of(jnp.matmul(y.T, y, precision=HIGHEST))
+    m2 = jnp.matmul(y.T, y, precision=HIGHEST)
     norms = jnp.where(w > 0, squares / jnp.where(w > 0, root, 1), 0)  # √w ‖x − point‖²
     first, third = jnp.matmul(jnp.stack([root, norms]), y, precision=HIGHEST)
     fourth, count, trace = jnp.sum(norms * norms), jnp.sum(w), jnp.sum(squares)
 
-    offset = jnp.where(count > 0, first / jnp.where(count > 0, count, 1), 0)
-    along = jnp.matmul(m2.high, offset, precision=HIGHEST)
+    offset = first / jnp.where(count > 0, count, 1)
+    along = jnp.matmul(m2, offset, precision=HIGHEST)
     length = jnp.sum(offset * offset)
     fourth = fourth - 4 * jnp.vdot(offset, third, precision=HIGHEST) - 3 * count * length**2
     fourth = fourth + 4 * jnp.vdot(offset, along, precision=HIGHEST) + 2 * length * trace
     third = third - trace * offset - 2 * along + 2 * count * length * offset
-    offset, count = TwoFloat.of(offset), TwoFloat.of(count)
-    m2 = m2 - (offset * count).outer(offset)
-    return Moments(count, TwoFloat.of(point) + offset, m2, TwoFloat.of(third), TwoFloat.of(fourth))
+    m2 = TwoFloat(*two_sum(m2, -count * offset[:, None] * offset[None, :]))
+    mean = TwoFloat.of(point) + TwoFloat.of(offset)
+    return Moments(TwoFloat.of(count), mean, m2, TwoFloat.of(third), TwoFloat.of(fourth))
 
 
-def _shifted(moments: Moments, offset: TwoFloat) -> tuple[TwoFloat, TwoFloat, TwoFloat]:
-    """Second, third and fourth order sums around the point mean − offset instead of the mean."""
+def _higher_orders(moments: Moments, offset: TwoFloat) -> tuple[TwoFloat, TwoFloat]:
+    """The sums of third and fourth order around the point mean − offset instead of the mean."""
     n, shift, m2 = moments.counted.high, offset.high, moments.scatter.high
-    along, trace = jnp.matmul(m2, shift, precision=HIGHEST), jnp.trace(m2)
+    along, trace = jnp.matmul(m2, shift, precision=HIGHEST), jnp.sum(jnp.diagonal(m2))
     length = jnp.sum(shift * shift)
     third = 2 * along + (trace + n * length) * shift
     fourth = 4 * jnp.vdot(shift, moments.cubic.high + along, precision=HIGHEST)
     fourth = fourth + length * (2 * trace + n * length)
-    return (
-        moments.scatter + (offset * moments.counted).outer(offset),
-        moments.cubic + TwoFloat.of(third),
-        moments.quartic + TwoFloat.of(fourth),
-    )
+    return moments.cubic + TwoFloat.of(third), moments.quartic + TwoFloat.of(fourth)
 
 
 @jax.jit
 def _merge(a: Moments, b: Moments) -> Moments:
     count = a.counted + b.counted
-    step = (b.centre - a.centre) * (b.counted / count)
-    mean = a.centre + step
-    moved = zip(_shifted(a, a.centre - mean), _shifted(b, b.centre - mean), strict=True)
-    return Moments(count, mean, *(left + right for left, right in moved))
+    step, share = b.centre - a.centre, b.counted / count
+    mean = a.centre + step * share
+    scatter = a.scatter + b.scatter + (step * (a.counted * share)).outer(step)
+    moved = zip(_higher_orders(a, a.centre - mean), _higher_orders(b, b.centre - mean), strict=True)
+    return Moments(count, mean, scatter, *(left + right for left, right in moved))
 
 
 @jax.jit

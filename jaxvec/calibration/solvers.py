@@ -76,10 +76,10 @@ def refined(
     white = jax.scipy.linalg.solve_triangular(factor, (vectors * scale).T, lower=True).T
     lengths = jnp.sum(white * white, axis=0)
     new_values = 1 / jnp.where(keep, lengths, 1)
-    return (
-        jnp.where(keep, new_values, values),
-        jnp.where(keep, white * jnp.sqrt(new_values), vectors),
-    )
+    values = jnp.where(keep, new_values, values)
+    vectors = jnp.where(keep, white * jnp.sqrt(new_values), vectors)
+    order = jnp.argsort(-values)  # a direction mixed with one that is missing falls back behind the others
+    return values[order], vectors[:, order]
 
 
 def _with_fixed_signs(vectors: Any, xp: Any) -> Any:

@@ -82,7 +82,7 @@ class TwoFloat(NamedTuple):
 
     def float64(self) -> np.ndarray:
         """The value on the host, float64 NumPy (concrete arrays only)."""
-        return np.asarray(self.high, np.float64) + np.asarray(self.low, np.float64)
+        return np.asarray(np.asarray(self.high, np.float64) + np.asarray(self.low, np.float64))
 
 
 def two_sum(a: Float[Array, "..."], b: Float[Array, "..."]) -> tuple[Array, Array]:
