@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import accumulate, combinations
 from typing import Any
 
 import jax
@@ -100,11 +100,11 @@ def pack(ids: TokenIds, batch_tokens: int = 2048, row_multiple: int = 1) -> Pack
     for length in sorted(set(row_length.tolist()), reverse=True):
         members = np.flatnonzero(row_length == length)
         rows = int(row[members].max()) + 1
-        height = _batch_height(rows, length, batch_tokens, row_multiple)
+        heights = _batch_heights(rows, length, batch_tokens, row_multiple)
         slots = 1 << int(slot[members].max()).bit_length()
-        filled = _fill_rows(ids, members, row, start, slot, (-(-rows // height) * height, length), slots)
-        for top in range(0, rows, height):
-            part = slice(top, top + height)
+        filled = _fill_rows(ids, members, row, start, slot, (sum(heights), length), slots)
+        for end, height in zip(accumulate(heights), heights, strict=True):
+            part = slice(end - height, end)
             batches.append(PackedBatch(*(array[part] for array in filled[:4]), slots=slots))
             indices.append(filled[4][part].reshape(-1))
     computed = sum(batch.token_ids.size for batch in batches)
@@ -143,7 +143,7 @@ def best_fit(
 
 
 def choose_ladder(lengths: np.ndarray) -> tuple[int, ...]:
-    """At most four row lengths that suit the sentences: the cheapest choice for an even sample of them.
+    """At most three row lengths that suit the sentences: the cheapest choice for an even sample of them.
 
     The cost of a row is its tokens, with attention's share growing with its length; each further length costs
     a compiled program and a half-empty last batch.
@@ -153,12 +153,11 @@ def choose_ladder(lengths: np.ndarray) -> tuple[int, ...]:
     while rungs[-1] < longest:
         rungs.append(rungs[-1] * 3 // 2 if rungs[-1] & (rungs[-1] - 1) == 0 else rungs[-1] * 4 // 3)
     exact = -(-longest // 32) * 32
-    tops = {exact, *(r for r in rungs[-1:] if longest > _LONGEST_SHORT_ROW)}
     sample = np.sort(lengths)[:: max(1, len(lengths) // 512)]
     ladders = [
         (*below, top)
-        for top in sorted(tops)
-        for count in range(4)
+        for top in sorted({exact, rungs[-1]})
+        for count in range(3)
         for below in combinations([r for r in rungs if r < top], count)
     ]
 
@@ -170,12 +169,23 @@ def choose_ladder(lengths: np.ndarray) -> tuple[int, ...]:
     return min(ladders, key=cost)
 
 
-def _batch_height(rows: int, length: int, batch_tokens: int, multiple: int) -> int:
-    """Rows of every batch: a power of two times `multiple`, weighing padding rows against calls."""
-    per_call = batch_tokens // 8
-    most = max(0, int(math.log2(max(1, batch_tokens // (length * multiple)))))
-    heights = [multiple << power for power in range(most, -1, -1)]
-    return min(heights, key=lambda height: -(-rows // height) * (height * length + per_call))
+def _batch_heights(rows: int, length: int, batch_tokens: int, multiple: int) -> list[int]:
+    """Rows of every batch: as many full ones as there are, then quarters for the rest; two shapes a row length.
+
+    So few rows that a quarter holds them take one power of two times `multiple`, weighing padding against calls.
+    """
+    full = multiple << max(0, int(math.log2(max(1, batch_tokens // (length * multiple)))))
+    quarter = max(full // 4, multiple)
+    if rows <= quarter:
+        heights = [multiple << power for power in range((quarter // multiple).bit_length())]
+        per_call = batch_tokens // 8
+        height = min(heights, key=lambda height: -(-rows // height) * (height * length + per_call))
+        return [height] * -(-rows // height)
+    fulls, rest = divmod(rows, full)
+    quarters = -(-rest // quarter)
+    if quarters * quarter == full:
+        fulls, quarters = fulls + 1, 0
+    return [full] * fulls + [quarter] * quarters
 
 
 def _fill_rows(
