@@ -48,9 +48,22 @@ class PackedBatch:
     ) -> "PackedBatch":
         """One sentence a row, padded on either side: what a Hugging Face tokenizer returns. Traceable.
 
+        Args:
+            token_ids: int [rows, length].
+            attention_mask: [rows, length]; tokens are where it is positive, and may have gaps between them.
+            token_type_ids: int [rows, length]; 0 everywhere if left out.
+
+        Raises:
+            InputError: the shapes differ.
+
         >>> PackedBatch.dense(np.array([[101, 7592, 102, 0]]), np.array([[1, 1, 1, 0]])).sentence_ids
         array([[1, 1, 1, 0]], dtype=int32)
         """
+        given = [token_ids, attention_mask] + ([] if token_type_ids is None else [token_type_ids])
+        if len(shapes := {array.shape for array in given}) > 1 or len(token_ids.shape) != 2:
+            raise InputError(
+                f"token_ids, attention_mask and token_type_ids have shapes {sorted(shapes)}; expected one [rows, length]"
+            )
         xp = np if isinstance(token_ids, np.ndarray) and isinstance(attention_mask, np.ndarray) else jnp
         real = (attention_mask > 0).astype(np.int32)
         positions = xp.maximum(xp.cumsum(real, axis=1, dtype=np.int32) - 1, 0)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxvec.errors import InputError
@@ -27,12 +28,13 @@ def resolve_layers(layers: str | int | Sequence[int], num_layers: int) -> tuple[
                 f"layers is {layers!r}; expected {', '.join(_NAMED_LAYERS)} or a tuple of numbers"
             )
         layers = _NAMED_LAYERS[layers]
-    asked = (layers,) if isinstance(layers, int) else tuple(layers)
-    if not asked or not all(isinstance(n, int) and -num_layers - 1 <= n <= num_layers for n in asked):
+    asked = tuple(layers) if isinstance(layers, (tuple, list, range, np.ndarray)) else (layers,)
+    whole = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in asked)
+    if not asked or not whole or not all(-num_layers - 1 <= n <= num_layers for n in asked):
         raise InputError(
             f"layers is {asked}; this model's hidden states are 0 (embedding) to {num_layers}, or −1 to {-num_layers - 1}"
         )
-    return tuple(n % (num_layers + 1) for n in asked)
+    return tuple(int(n) % (num_layers + 1) for n in asked)
 
 
 def average_layers(states: Sequence[Float[Array, "r l d"]]) -> Float[Array, "r l d"]:

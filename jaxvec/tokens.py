@@ -54,6 +54,9 @@ class Tokenizer:
         max_length: tokens of a sentence, special tokens included; the rest is cut and counted.
         lower_case: lower-case the text first, as a sentence-transformers folder may ask.
 
+    Attributes:
+        vocab_size: embedding rows that its ids need; added tokens may lie beyond a gap.
+
     Raises:
         InputError: no usable tokenizer in the folder, or `max_length` leaves no room for text.
     """
@@ -63,7 +66,10 @@ class Tokenizer:
         self._backend.no_padding()
         self._backend.no_truncation()
         self.lower_case = lower_case
-        self.vocab_size = self._backend.get_vocab_size(with_added_tokens=True)
+        added = self._backend.get_added_tokens_decoder()
+        self.vocab_size = max(
+            self._backend.get_vocab_size(with_added_tokens=True), *(i + 1 for i in added), 1
+        )
         mask = (probe := self._backend.encode("a", add_special_tokens=True)).special_tokens_mask
         text = [i for i, special in enumerate(mask) if not special] or [len(mask)]
         self._prefix = probe.ids[: text[0]]
@@ -76,7 +82,7 @@ class Tokenizer:
         self.max_length = max_length
         self._left = _setting(folder, "truncation_side") == "left"
 
-    def __call__(self, sentences: Sequence[str], first_row: int = 0) -> TokenIds:
+    def __call__(self, sentences: Sequence[Any], first_row: int = 0) -> TokenIds:
         """The ids of every sentence, special tokens included; in parallel over the CPU's cores.
 
         Args:
@@ -86,10 +92,12 @@ class Tokenizer:
         Raises:
             InputError: an entry is not a `str` or holds a lone surrogate; its row is named.
         """
+        if not all(isinstance(s, str) for s in sentences):
+            _name_bad_row(sentences, first_row)  # before the library takes a tuple for a pair of sentences
+        texts = [s.lower() for s in sentences] if self.lower_case else list(sentences)
         try:
-            texts = [s.lower() for s in sentences] if self.lower_case else list(sentences)
             encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
-        except (TypeError, AttributeError, UnicodeEncodeError):
+        except (TypeError, UnicodeEncodeError):
             _name_bad_row(sentences, first_row)
             raise
         room = self.max_length - len(self._prefix) - len(self._suffix)
