@@ -28,6 +28,8 @@ _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "tanh": jnp.tanh,
 }
 
+_FARTHEST_BUCKET = 128  # MPNet's and T5's: every distance from here on is in the last bucket
+
 
 def _einsum(equation: str, x: Array, y: Array) -> Array:
     """A product accumulated in float32, and computed in full float32 where its operands are float32.
@@ -182,12 +184,16 @@ class Encoder(nnx.Module):
         same = sentence_ids[:, None, :, None] == sentence_ids[:, None, None, :]
         return _mask_bias(same) + self._position_bias(sentence_ids.shape[1])
 
-    def _position_bias(self, length: int) -> Float[Array, "1 #n l l"]:
+    def _position_bias(self, length: Any) -> Float[Array, "1 #n l l"]:
         if not self.config.relative_buckets:
             return jnp.zeros((1, 1, 1, 1), jnp.float32)
-        table = self.relative_bias[...].astype(jnp.float32)
-        buckets = relative_position_buckets(length, self.config.relative_buckets)
-        return jnp.moveaxis(table[buckets], -1, 0)[None]
+        # One row for each distance, not an [l, l] table of buckets: in an exported program the length is symbolic.
+        far = _FARTHEST_BUCKET
+        buckets = _relative_position_bucket(np.arange(-far, far + 1), self.config.relative_buckets, far)
+        table = self.relative_bias[...].astype(jnp.float32)[buckets]
+        place = jnp.arange(length)
+        biases = table[jnp.clip(place[:, None] - place[None, :], -far, far) + far]
+        return jnp.moveaxis(biases, -1, 0)[None]
 
 
 def _mask_bias(visible: Bool[Array, "..."]) -> Float[Array, "..."]:
@@ -195,7 +201,7 @@ def _mask_bias(visible: Bool[Array, "..."]) -> Float[Array, "..."]:
 
 
 def relative_position_buckets(
-    length: int, num_buckets: int, max_distance: int = 128
+    length: int, num_buckets: int, max_distance: int = _FARTHEST_BUCKET
 ) -> Int[np.ndarray, "l l"]:
     """T5's bidirectional bucket of every (query, key) distance, as MPNet uses it (Raffel et al. 2020, §2.1).
 
@@ -208,7 +214,12 @@ def relative_position_buckets(
            [ 2,  1,  0]])
     """
     place = np.arange(length)
-    behind = place[:, None] - place[None, :]
+    return _relative_position_bucket(place[:, None] - place[None, :], num_buckets, max_distance)
+
+
+def _relative_position_bucket(
+    behind: Int[np.ndarray, "*s"], num_buckets: int, max_distance: int
+) -> Int[np.ndarray, "*s"]:
     half = num_buckets // 2
     exact = half // 2
     distance = np.abs(behind)
