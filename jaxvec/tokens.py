@@ -55,7 +55,7 @@ class Tokenizer:
         lower_case: lower-case the text first, as a sentence-transformers folder may ask.
 
     Attributes:
-        vocab_size: embedding rows that its ids need; added tokens may lie beyond a gap.
+        vocab_size: embedding rows that its ids need: one more than the highest, whatever gaps there are below.
 
     Raises:
         InputError: no usable tokenizer in the folder, or `max_length` leaves no room for text.
@@ -66,10 +66,7 @@ class Tokenizer:
         self._backend.no_padding()
         self._backend.no_truncation()
         self.lower_case = lower_case
-        added = self._backend.get_added_tokens_decoder()
-        self.vocab_size = max(
-            self._backend.get_vocab_size(with_added_tokens=True), *(i + 1 for i in added), 1
-        )
+        self.vocab_size = 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
         mask = (probe := self._backend.encode("a", add_special_tokens=True)).special_tokens_mask
         text = [i for i, special in enumerate(mask) if not special] or [len(mask)]
         self._prefix = probe.ids[: text[0]]

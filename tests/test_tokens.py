@@ -135,14 +135,14 @@ def test_a_limit_without_room_for_text_is_refused(bert_folder, max_length):
     assert Tokenizer(bert_folder, 3)(["a b"]).lengths.tolist() == [3]
 
 
-def test_added_tokens_beyond_a_gap_need_rows_too(bert_folder, tmp_path):
+def test_ids_beyond_a_gap_need_rows_too(bert_folder, tmp_path):
     stored = json.loads((bert_folder / "tokenizer.json").read_text())
-    known = Tokenizer(bert_folder, 9).vocab_size
-    extra = {**stored["added_tokens"][0], "id": known + 50, "content": "[EXTRA]"}
-    stored["added_tokens"].append(extra)
+    assert Tokenizer(bert_folder, 9).vocab_size == len(stored["model"]["vocab"])
+    stored["model"]["vocab"]["guitar"] = 500
     (tmp_path / "tokenizer.json").write_text(json.dumps(stored))
     tokenizer = Tokenizer(tmp_path, 9)
-    assert tokenizer(["[EXTRA]"]).values.max() < tokenizer.vocab_size
+    assert rows_of(tokenizer(["guitar"])) == [[CLS, 500, SEP]]
+    assert tokenizer.vocab_size == 501
 
 
 def test_a_folder_without_tokenizer_says_what_was_looked_for(tmp_path):
