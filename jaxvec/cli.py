@@ -52,15 +52,17 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON
 
 def main() -> None:
     """Runs the command line; bad input ends with exit code 2 and one line on stderr."""
-    warnings.showwarning = lambda message, *_, **__: _say(f"warning: {message}")
     # As exceptions, signals let half-written files be removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
-    try:
-        app()
-    except InputError as error:
-        _say(f"error: {error}")
-        sys.exit(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", UserWarning)
+        warnings.showwarning = lambda message, *_, **__: _say(f"warning: {message}")
+        try:
+            app()
+        except InputError as error:
+            _say(f"error: {error}")
+            sys.exit(2)
 
 
 @app.callback(invoke_without_command=True)

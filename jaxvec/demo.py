@@ -213,11 +213,12 @@ def run_demo(encoder: SentenceEncoder, questions: Sequence[str] | None = None) -
     first = time.perf_counter()
     encoder.encode(sentences)
     start = time.perf_counter()
-    encoder.encode(sentences, show_progress=sys.stderr.isatty())
+    vectors = encoder.encode(sentences, show_progress=sys.stderr.isatty())
     seconds = time.perf_counter() - start
 
     inner = encoder.with_layers(max(1, encoder.config.num_layers * 2 // 3))
-    whitened = inner.with_calibration(whitening(inner.moments(sentences), dim=min(128, inner.dim)))
+    raw = inner.encode(sentences)
+    whiten = whitening(Moments.of(raw), dim=min(128, inner.dim))
     return DemoReport(
         sentences=len(sentences),
         tokens=packing.tokens,
@@ -225,20 +226,29 @@ def run_demo(encoder: SentenceEncoder, questions: Sequence[str] | None = None) -
         seconds=seconds,
         compile_seconds=max(0.0, start - first - seconds),
         searches=(
-            _search("the model's own vectors", encoder, sentences, asked),
-            _search(f"hidden state {inner.layers[0]}, raw", inner, sentences, asked),
-            _search(f"hidden state {inner.layers[0]}, whitened", whitened, sentences, asked),
+            _search("the model's own vectors", encoder, vectors, sentences, asked),
+            _search(f"hidden state {inner.layers[0]}, raw", inner, raw, sentences, asked),
+            _search(
+                f"hidden state {inner.layers[0]}, whitened",
+                inner.with_calibration(whiten),
+                np.asarray(whiten(raw)),
+                sentences,
+                asked,
+            ),
         ),
     )
 
 
-def _search(name: str, encoder: SentenceEncoder, sentences: list[str], questions: list[str]) -> Search:
-    vectors = encoder.encode(sentences)
+def _search(
+    name: str, encoder: SentenceEncoder, vectors: np.ndarray, sentences: list[str], questions: list[str]
+) -> Search:
     count = len(vectors)
     total = float(encoder.similarity(vectors, vectors).sum(dtype=np.float64))
     variances = np.linalg.eigvalsh(Moments.of(vectors).covariance())
     answers = {}
-    for question, cosines in zip(questions, encoder.similarity(encoder.encode(questions), vectors), strict=True):
+    for question, cosines in zip(
+        questions, encoder.similarity(encoder.encode(questions), vectors), strict=True
+    ):
         best = np.argsort(-cosines, kind="stable")[:2]
         answers[question] = [(round(float(cosines[i]), 4), sentences[i]) for i in best]
     return Search(
