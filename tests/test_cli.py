@@ -176,6 +176,17 @@ def test_a_stopped_run_leaves_no_output(tmp_path, bert_folder, how, code):
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("form", "name"), [("stablehlo", "m.stablehlo"), ("sentence-transformers", "folder")]
+)
+def test_export_of_a_fitted_folder(run, corpus, tmp_path, bert_folder, form, name):
+    assert run("fit", "whitening", corpus, "-o", tmp_path / "w", "--model", bert_folder, "--dim", 2)[0] == 0
+    code, stdout, _ = run("export", tmp_path / "w", "-o", tmp_path / name, "--format", form, "--json")
+    assert code == 0
+    assert json.loads(stdout)["dim"] == 2
+    assert (tmp_path / name).exists()
+
+
 def test_demo_measures_and_answers(run):
     code, stdout, _ = run("demo", "What is a decorator?", "--json")
     assert code == 0
@@ -188,5 +199,5 @@ def test_demo_measures_and_answers(run):
 
 
 def test_help_and_version(run):
-    assert all(command in run("--help")[1] for command in ("encode", "fit", "demo"))
+    assert all(command in run("--help")[1] for command in ("encode", "fit", "export", "demo"))
     assert run("--version")[1].strip() == __import__("jaxvec").__version__
