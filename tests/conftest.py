@@ -133,6 +133,21 @@ def run_python():
 
 
 @pytest.fixture(scope="session")
+def compiled():
+    """A list that grows by one whenever XLA compiles a program."""
+    import jax
+
+    names: list[str] = []
+
+    def listen(event: str, seconds: float, **details: object) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(str(details.get("fun_name", event)))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    return names
+
+
+@pytest.fixture(scope="session")
 def data() -> Path:
     """The folder of released data sets; the test is skipped where JAXVEC_DATA does not name it."""
     if "JAXVEC_DATA" not in os.environ:

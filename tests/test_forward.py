@@ -1,0 +1,287 @@
+"""apply(params, batch) is a pure function: it keeps its values and gradients inside any JAX transformation."""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxvec.calibration.affine_map import Affine
+from jaxvec.encoder import SentenceEncoder
+from jaxvec.errors import InputError
+from jaxvec.forward import refuse_foreign_ids
+from jaxvec.packing import PackedBatch
+
+POOLINGS = ("cls", "mean", "max", "pooler", "sif")
+SENTENCES = ["the man plays guitar", "", "it rains.", "a dog", "a b c d e f g h i j k l m n o p q r s t u v"]
+
+
+@pytest.fixture(scope="module")
+def load(bert_folder):
+    """load(pooling, layers=1, calibrated=False) → encoder; one a setting, so that programs compile once.
+
+    One block already mixes tokens, and compiles in a third of the time.
+    """
+
+    @functools.cache
+    def make(pooling: str = "mean", layers: str | int | tuple[int, ...] = 1, calibrated: bool = False):
+        rng = np.random.default_rng(0)
+        weights = rng.uniform(0.1, 1, 78).astype(np.float32) if pooling == "sif" else None
+        encoder = SentenceEncoder.load(bert_folder, pooling=pooling, layers=layers, token_weights=weights)
+        if calibrated:
+            affine = Affine.from_arrays(rng.normal(size=32), rng.normal(size=(32, 8)))
+            encoder = encoder.with_calibration(affine)
+        return encoder
+
+    return make
+
+
+def one_batch(encoder, rows: int = 4) -> tuple[PackedBatch, np.ndarray]:
+    """All the sentences in one batch with rows of pure padding and empty slots; and their slots in order."""
+    packing = encoder.pack(SENTENCES)
+    [batch], [index] = packing.batches, packing.indices
+    batch = jax.tree.map(lambda array: np.pad(array, ((0, rows - len(array)), (0, 0))), batch)
+    place = [int(np.flatnonzero(index == sentence)[0]) for sentence in range(len(SENTENCES))]
+    return batch, np.array(place)
+
+
+@functools.cache
+def _differentiated(apply):
+    def loss(params, batch):
+        vectors = apply(params, batch)
+        return jnp.sum(vectors**2 * jnp.arange(1.0, vectors.shape[1] + 1)) / vectors.size
+
+    return jax.jit(jax.value_and_grad(loss)), loss
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_function_equals_encode_and_empty_slots_are_zero(load, pooling, normalize):
+    encoder = load(pooling)
+    apply, params = encoder.function(normalize=normalize)
+    batch, place = one_batch(encoder)
+    vectors = np.asarray(jax.jit(apply)(params, batch))
+    assert vectors.dtype == np.float32
+    assert vectors.shape == (batch.token_ids.shape[0] * batch.slots, encoder.dim)
+    np.testing.assert_allclose(vectors[place], encoder.encode(SENTENCES, normalize=normalize), atol=1e-5)
+    empty = np.delete(vectors, place, axis=0)
+    assert len(empty) > 4
+    assert not empty.any()
+    if normalize:
+        np.testing.assert_allclose(np.linalg.norm(vectors[place], axis=1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_gradient_with_respect_to_params_is_finite(load, pooling, normalize):
+    """With empty slots and rows of pure padding; for each pooling it reaches the first block."""
+    apply, params = load(pooling).function(normalize=normalize)
+    batch, _ = one_batch(load(pooling))
+    value, gradient = _differentiated(apply)[0](params, batch)
+    assert np.isfinite(value)
+    assert jax.tree.structure(gradient) == jax.tree.structure(params)
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(gradient))
+    assert jnp.abs(gradient["encoder"]["blocks"][0]["attention"]["query"]["kernel"]).max() > 0
+    if pooling == "sif":
+        assert jnp.abs(gradient["token_weights"]).max() > 0
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_batch_of_pure_padding_has_no_gradient_and_zero_vectors(load, pooling):
+    apply, params = load(pooling).function(normalize=True)
+    batch = jax.tree.map(np.zeros_like, one_batch(load(pooling))[0])
+    value, gradient = _differentiated(apply)[0](params, batch)
+    assert value == 0
+    assert not any(bool(jnp.any(leaf)) for leaf in jax.tree.leaves(gradient))
+
+
+def test_gradient_equals_a_finite_difference(load):
+    apply, params = load("mean").function()
+    batch, _ = one_batch(load("mean"))
+    both, _ = _differentiated(apply)
+    _, gradient = both(params, batch)
+    keys = iter(jax.random.split(jax.random.key(0), len(jax.tree.leaves(params))))
+    direction = jax.tree.map(lambda leaf: jax.random.normal(next(keys), leaf.shape), params)
+    slope = sum(jnp.vdot(a, b) for a, b in zip(*map(jax.tree.leaves, (gradient, direction)), strict=True))
+    step = 1e-3
+    ahead, behind = (
+        both(jax.tree.map(lambda leaf, d, s=sign: leaf + s * step * d, params, direction), batch)[0]
+        for sign in (1, -1)
+    )
+    np.testing.assert_allclose((ahead - behind) / (2 * step), slope, rtol=2e-2)
+
+
+def test_vmap_over_stacked_batches_equals_one_by_one(load):
+    apply, params = load("mean").function()
+    batch, _ = one_batch(load("mean"))
+    rolled = jax.tree.map(lambda array: np.roll(array, 1, axis=0), batch)
+    stacked = jax.tree.map(lambda *arrays: np.stack(arrays), batch, rolled)
+    together = jax.jit(jax.vmap(apply, in_axes=(None, 0)))(params, stacked)
+    single = jax.jit(apply)
+    for vectors, alone in zip(together, (batch, rolled), strict=True):
+        np.testing.assert_allclose(vectors, single(params, alone), atol=1e-5)
+
+
+def test_vmap_over_params_gives_an_ensemble(load):
+    apply, params = load("mean").function()
+    batch, _ = one_batch(load("mean"))
+    two = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf * 1.01]), params)
+    vectors = jax.jit(jax.vmap(apply, in_axes=(0, None)))(two, batch)
+    np.testing.assert_allclose(vectors[0], jax.jit(apply)(params, batch), atol=1e-5)
+    assert jnp.abs(vectors[0] - vectors[1]).max() > 1e-3
+
+
+def test_apply_runs_inside_a_larger_program(load):
+    """As a term in a user's own jitted step, over dense batches made inside it, under checkpoint and scan."""
+    apply, params = load("mean").function()
+    ids = np.random.default_rng(0).integers(5, 78, (3, 2, 9))
+    mask = (np.arange(9) < np.array([9, 4])[:, None]).astype(int)
+
+    @jax.jit
+    def step(params, head, ids):
+        def loss(params, head):
+            def one(total, ids):
+                batch = PackedBatch.dense(ids, jnp.asarray(mask))
+                return total + jnp.sum(jnp.tanh(jax.checkpoint(apply)(params, batch) @ head)), None
+
+            return jax.lax.scan(one, 0.0, ids)[0]
+
+        return jax.value_and_grad(loss, argnums=(0, 1))(params, head)
+
+    head = jnp.ones((32, 1)) / 32
+    value, (gradient, of_head) = step(params, head, ids)
+    single = jax.jit(apply)
+    expected = sum(jnp.tanh(single(params, PackedBatch.dense(i, mask)) @ head).sum() for i in ids)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves((gradient, of_head)))
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_params_hold_uncommitted_floating_arrays_alone(load, calibrated):
+    _, params = load("mean", calibrated=calibrated).function()
+    leaves = jax.tree.leaves(params)
+    assert len(leaves) > 50
+    for leaf in map(jnp.asarray, leaves):
+        assert jnp.issubdtype(leaf.dtype, jnp.floating)
+        assert not leaf.committed
+
+
+def test_a_calibrated_function_equals_encode(load):
+    encoder = load("mean", calibrated=True)
+    apply, params = encoder.function()
+    batch, place = one_batch(encoder)
+    vectors = np.asarray(jax.jit(apply)(params, batch))
+    np.testing.assert_allclose(vectors[place], encoder.encode(SENTENCES), atol=1e-5)
+    assert not np.delete(vectors, place, axis=0).any()
+
+
+@pytest.mark.parametrize("layers", ["last_two", "first_last", "embedding_last", (0,), (2, 3, 0)])
+def test_several_layers_are_averaged_before_pooling(load, layers):
+    numbers = load("mean", layers).layers
+    batch, _ = one_batch(load("mean"))
+    functions = (load("mean", (number,)).function() for number in numbers)
+    of_layers = [np.asarray(jax.jit(apply)(params, batch)) for apply, params in functions]
+    apply, params = load("mean", layers).function()
+    np.testing.assert_allclose(jax.jit(apply)(params, batch), np.mean(of_layers, axis=0), atol=1e-5)
+
+
+def test_a_second_call_of_a_shape_compiles_nothing(load, compiled):
+    """Whatever the numbers in it, and whether the batch comes from the host or lies on the device."""
+    apply, params = load("mean").function()
+    jitted = jax.jit(apply)
+    batch, _ = one_batch(load("mean"))
+    first = jitted(params, batch)
+    before = len(compiled)
+    jitted(params, jax.tree.map(lambda array: np.roll(array, 1, axis=0), batch))
+    np.testing.assert_array_equal(jitted(params, jax.device_put(batch)), first)
+    assert compiled[before:] == []
+    jitted(params, jax.tree.map(lambda array: array[:3], batch))
+    assert len(compiled) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "largest"),
+    [
+        ("token_ids", 78, 77),
+        ("token_ids", -1, 77),
+        ("positions", 96, 95),
+        ("positions", -1, 95),
+        ("token_type_ids", 2, 1),
+        ("sentence_ids", 9, None),
+        ("sentence_ids", -1, None),
+    ],
+)
+def test_numbers_outside_the_tables_are_refused_by_place(load, field, value, largest):
+    encoder = load("mean")
+    apply, params = encoder.function()
+    batch, _ = one_batch(encoder)
+    largest = batch.slots if largest is None else largest
+    getattr(batch, field)[0, 2] = value
+    with pytest.raises(InputError, match=rf"{field}\[0, 2\] is {value}; expected 0 to {largest}"):
+        apply(params, batch)
+
+
+def test_traced_numbers_are_not_looked_at(load):
+    """Under tracing there is nothing to look at; the check must neither fail nor stop the trace."""
+    config = load("mean").config
+    batch, _ = one_batch(load("mean"))
+    assert jax.jit(lambda b: refuse_foreign_ids(b, config))(batch) is None
+
+
+ON_EIGHT_DEVICES = """
+import json, sys
+from functools import partial
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+import jaxvec
+
+sentences = json.loads(sys.argv[2])
+encoder = jaxvec.SentenceEncoder.load(sys.argv[1], layers=1)
+apply, params = encoder.function()
+ids = np.random.default_rng(0).integers(5, 78, (16, 24))
+mask = (np.arange(24) < np.random.default_rng(1).integers(0, 25, 16)[:, None]).astype(int)
+batch = jaxvec.PackedBatch.dense(ids, mask)
+one_device = np.asarray(jax.jit(apply)(params, batch))
+found = {"devices": jax.device_count()}
+
+def differs(vectors):
+    return float(np.abs(np.asarray(vectors).reshape(one_device.shape) - one_device).max())
+
+mesh = Mesh(np.array(jax.devices()), ("rows",))
+sharded = jax.shard_map(apply, mesh=mesh, in_specs=(P(), P("rows")), out_specs=P("rows"))
+found["shard_map"] = differs(jax.jit(sharded)(params, batch))
+rows = jax.tree.map(lambda a: a.reshape(8, 2, -1), batch)
+found["pmap"] = differs(jax.pmap(apply, in_axes=(None, 0))(params, rows))
+placed = jax.device_put(batch, NamedSharding(mesh, P("rows")))
+everywhere = jax.device_put(params, NamedSharding(mesh, P()))
+result = jax.jit(apply)(everywhere, placed)
+found["jit over sharded rows"] = differs(result)
+found["rows a device"] = result.addressable_shards[0].data.shape[0]
+
+def mean_loss(params, batch):
+    return jax.lax.pmean(jnp.sum(apply(params, batch) ** 2), "rows")
+
+spread = jax.shard_map(mean_loss, mesh=mesh, in_specs=(P(), P("rows")), out_specs=P())
+gradient = jax.jit(jax.grad(spread))(params, batch)
+alone = jax.jit(jax.grad(lambda p: jnp.sum(apply(p, batch) ** 2) / 8))(params)
+scale = max(float(jnp.abs(a).max()) for a in jax.tree.leaves(alone))
+found["gradient through shard_map"] = max(
+    float(np.abs(np.asarray(a) - np.asarray(b)).max()) / scale
+    for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(alone))
+)
+found["vectors"] = encoder.encode(sentences).tolist()
+print(json.dumps(found))
+"""
+
+
+def test_eight_devices_give_what_one_gives(load, run_python, bert_folder, texts):
+    found = run_python(
+        ON_EIGHT_DEVICES, bert_folder, json.dumps(texts), XLA_FLAGS="--xla_force_host_platform_device_count=8"
+    )
+    assert found["devices"] == 8
+    assert found["rows a device"] == 2
+    for way in ("shard_map", "pmap", "jit over sharded rows", "gradient through shard_map"):
+        assert found[way] <= 1e-5, way
+    np.testing.assert_allclose(found["vectors"], load("mean").encode(texts), atol=1e-5)
