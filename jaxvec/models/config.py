@@ -153,9 +153,16 @@ def parse_config(raw: dict[str, Any], source: str = "config") -> EncoderConfig:
         raise InputError(f"{source}: layer_norm_eps is {eps!r}; expected a positive number")
     groups = integer("num_hidden_groups", 1) if albert else layers
     inner = integer("inner_group_num", 1) if albert else 1
-    schedule = tuple(i * groups // layers * inner + j for i in range(layers) for j in range(inner))
+    # transformers divides floats: where that rounds below a whole number, the layer stays in the group before.
+    schedule = tuple(int(i / (layers / groups)) * inner + j for i in range(layers) for j in range(inner))
     # RoBERTa's first position row follows its padding row; MPNet fixes that row at 1 whatever the config says.
     offset = 2 if mpnet else integer("pad_token_id", 1, least=0) + 1 if offset_family else 0
+    buckets = integer("relative_attention_num_buckets", 32) if mpnet else 0
+    if mpnet and buckets != 32:
+        # transformers sizes the table by this number but always computes with 32 buckets.
+        raise InputError(
+            f"{source}: relative_attention_num_buckets is {buckets}; MPNet is defined for 32 only"
+        )
     rows = integer("max_position_embeddings", 512)
     if rows <= offset:
         raise InputError(f"{source}: max_position_embeddings {rows} leaves no position above the padding row")
@@ -174,5 +181,5 @@ def parse_config(raw: dict[str, Any], source: str = "config") -> EncoderConfig:
         position_rows=rows,
         position_offset=offset,
         token_types=0 if mpnet or kind == "distilbert" else integer("type_vocab_size", 2),
-        relative_buckets=integer("relative_attention_num_buckets", 32, least=4) if mpnet else 0,
+        relative_buckets=buckets,
     )
