@@ -88,7 +88,7 @@ def read_config(folder: Path) -> EncoderConfig:
         raise InputError(f"{folder}: no config.json (or bert_config.json) there; is it a model folder?")
     try:
         raw = json.loads(path.read_text("utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise InputError(f"{path}: not readable as JSON ({error})") from None
     if not isinstance(raw, dict):
         raise InputError(f"{path}: expected a JSON object, found {type(raw).__name__}")
@@ -149,8 +149,8 @@ def parse_config(raw: dict[str, Any], source: str = "config") -> EncoderConfig:
         )
 
     eps = 1e-12 if kind == "distilbert" else raw.get("layer_norm_eps", 1e-12)
-    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not eps > 0:
-        raise InputError(f"{source}: layer_norm_eps is {eps!r}; expected a positive number")
+    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 0 < eps < 1:
+        raise InputError(f"{source}: layer_norm_eps is {eps!r}; expected a number between 0 and 1")
     groups = integer("num_hidden_groups", 1) if albert else layers
     inner = integer("inner_group_num", 1) if albert else 1
     # transformers divides floats: where that rounds below a whole number, the layer stays in the group before.
