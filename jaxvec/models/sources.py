@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 from jaxvec.errors import InputError
@@ -31,9 +33,9 @@ def find_model(name: str | os.PathLike[str]) -> Path:
         InputError: no such folder and no such model, or the hub cannot be reached.
     """
     path = Path(name).expanduser()
-    if path.is_dir():
+    if path.is_dir() and os.fspath(name):
         return path
-    if path.exists():
+    if path.is_file():
         raise InputError(f"{path} is a file; give the model's folder")
     text = os.fspath(name)
     if text in (BUNDLED, f"sentence-transformers/{BUNDLED}"):
@@ -58,8 +60,6 @@ def _refuse_bundled() -> Path:
 
 
 def _fetch(name: str) -> Path:
-    from fnmatch import fnmatch
-
     import huggingface_hub
     from huggingface_hub import errors as hub
 
@@ -68,37 +68,53 @@ def _fetch(name: str) -> Path:
         f"model.safetensors, or use the bundled {BUNDLED!r}"
     )
     try:
-        try:
-            files = huggingface_hub.HfApi().list_repo_files(name)
-        except (hub.OfflineModeIsEnabled, hub.LocalEntryNotFoundError, OSError) as error:
-            if isinstance(error, hub.RepositoryNotFoundError):
-                raise
-            return Path(huggingface_hub.snapshot_download(name, local_files_only=True))
-        top_level = [file for file in files if "/" not in file]
-        weights = next((w for w in _WEIGHTS if any(fnmatch(f, w[0]) for f in top_level)), None)
-        if weights is None:
-            raise InputError(
-                f"{name}: the repository on the hub holds no weights that jaxvec reads: {', '.join(top_level)}"
-            )
-        wanted = [
-            f
-            for f in files
-            if any(fnmatch(f, w) for w in weights if "/" not in f)
-            or (
-                f.count("/") <= 1
-                and any(fnmatch(f.rsplit("/", 1)[-1], s) for s in _SMALL_FILES)
-                and "onnx" not in f
-            )
-            or fnmatch(f, "[0-9]*_Dense/*.safetensors")
-        ]
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted))
+        # Not list_repo_files, which without a network tries again for 20 seconds.
+        files = [file.rfilename for file in huggingface_hub.HfApi().model_info(name).siblings or ()]
     except hub.HFValidationError:
         raise InputError(f"{name!r}: no such folder, and not a valid Hugging Face id. {advice}") from None
     except (hub.RepositoryNotFoundError, hub.GatedRepoError) as error:
         raise InputError(
             f"{name!r}: no such folder, and the hub does not serve it ({type(error).__name__}). {advice}"
         ) from None
-    except (hub.HfHubHTTPError, hub.LocalEntryNotFoundError, OSError) as error:
+    except (hub.HTTPError, OSError) as error:  # HTTPError: the base class of the hub's HTTP client
+        if cached := _cached(name):
+            return cached
         raise InputError(
             f"{name!r}: no such folder, and the Hugging Face hub cannot be reached ({type(error).__name__}). {advice}"
         ) from None
+    try:
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=_needed(name, files)))
+    except (hub.HTTPError, OSError) as error:
+        raise InputError(f"{name!r}: the download from the hub failed ({error}). {advice}") from None
+
+
+def _cached(name: str) -> Path | None:
+    """The snapshot that an earlier fetch left in the hub's cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    for config in ("config.json", "modules.json", "bert_config.json"):
+        path = try_to_load_from_cache(name, config)
+        if isinstance(path, str):
+            return Path(path).parent
+    return None
+
+
+def _needed(name: str, files: list[str]) -> list[str]:
+    """Of a repository's files those of its root and of numbered modules ("1_Pooling"), with one set of weights each."""
+    needed, weighty = [], False
+    for folder in sorted({file.rpartition("/")[0] for file in files}):
+        if folder and not re.fullmatch(r"\d+_\w+", folder):
+            continue
+        held = [file.rpartition("/")[2] for file in files if file.rpartition("/")[0] == folder]
+        weights = next((kind for kind in _WEIGHTS if kind[0] in held), ())
+        weighty |= bool(weights) and not folder.endswith("_Dense")
+        needed += [
+            f"{folder}/{file}" if folder else file
+            for file in held
+            if any(fnmatch(file, pattern) for pattern in (*_SMALL_FILES, *weights))
+        ]
+    if not weighty:
+        raise InputError(
+            f"{name}: the repository on the hub holds no weights that jaxvec reads: {', '.join(files)}"
+        )
+    return needed
