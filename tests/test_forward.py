@@ -15,6 +15,8 @@ from jaxvec.forward import refuse_foreign_ids
 from jaxvec.packing import PackedBatch
 
 POOLINGS = ("cls", "mean", "max", "pooler", "sif")
+SETTINGS = [*((pooling, True) for pooling in POOLINGS), ("mean", False), ("max", False)]
+QUICK = {"xla_backend_optimization_level": 0}  # for programs that take longer to compile than to run
 SENTENCES = ["the man plays guitar", "", "it rains.", "a dog", "a b c d e f g h i j k l m n o p q r s t u v"]
 
 
@@ -48,21 +50,25 @@ def one_batch(encoder, rows: int = 4) -> tuple[PackedBatch, np.ndarray]:
 
 
 @functools.cache
-def _differentiated(apply):
+def jitted(apply):
+    return jax.jit(apply, compiler_options=QUICK)
+
+
+@functools.cache
+def differentiated(apply):
     def loss(params, batch):
         vectors = apply(params, batch)
         return jnp.sum(vectors**2 * jnp.arange(1.0, vectors.shape[1] + 1)) / vectors.size
 
-    return jax.jit(jax.value_and_grad(loss)), loss
+    return jax.jit(jax.value_and_grad(loss), compiler_options=QUICK)
 
 
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize(("pooling", "normalize"), SETTINGS)
 def test_function_equals_encode_and_empty_slots_are_zero(load, pooling, normalize):
     encoder = load(pooling)
     apply, params = encoder.function(normalize=normalize)
     batch, place = one_batch(encoder)
-    vectors = np.asarray(jax.jit(apply)(params, batch))
+    vectors = np.asarray(jitted(apply)(params, batch))
     assert vectors.dtype == np.float32
     assert vectors.shape == (batch.token_ids.shape[0] * batch.slots, encoder.dim)
     np.testing.assert_allclose(vectors[place], encoder.encode(SENTENCES, normalize=normalize), atol=1e-5)
@@ -73,16 +79,15 @@ def test_function_equals_encode_and_empty_slots_are_zero(load, pooling, normaliz
         np.testing.assert_allclose(np.linalg.norm(vectors[place], axis=1), 1, atol=1e-6)
 
 
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize(("pooling", "normalize"), SETTINGS)
 def test_gradient_with_respect_to_params_is_finite(load, pooling, normalize):
     """With empty slots and rows of pure padding; for each pooling it reaches the first block."""
     apply, params = load(pooling).function(normalize=normalize)
     batch, _ = one_batch(load(pooling))
-    value, gradient = _differentiated(apply)[0](params, batch)
+    value, gradient = differentiated(apply)(params, batch)
     assert np.isfinite(value)
     assert jax.tree.structure(gradient) == jax.tree.structure(params)
-    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(gradient))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
     assert jnp.abs(gradient["encoder"]["blocks"][0]["attention"]["query"]["kernel"]).max() > 0
     if pooling == "sif":
         assert jnp.abs(gradient["token_weights"]).max() > 0
@@ -92,23 +97,24 @@ def test_gradient_with_respect_to_params_is_finite(load, pooling, normalize):
 def test_a_batch_of_pure_padding_has_no_gradient_and_zero_vectors(load, pooling):
     apply, params = load(pooling).function(normalize=True)
     batch = jax.tree.map(np.zeros_like, one_batch(load(pooling))[0])
-    value, gradient = _differentiated(apply)[0](params, batch)
+    value, gradient = differentiated(apply)(params, batch)
     assert value == 0
-    assert not any(bool(jnp.any(leaf)) for leaf in jax.tree.leaves(gradient))
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
 
 def test_gradient_equals_a_finite_difference(load):
     apply, params = load("mean").function()
     batch, _ = one_batch(load("mean"))
-    both, _ = _differentiated(apply)
+    both = differentiated(apply)
     _, gradient = both(params, batch)
-    keys = iter(jax.random.split(jax.random.key(0), len(jax.tree.leaves(params))))
-    direction = jax.tree.map(lambda leaf: jax.random.normal(next(keys), leaf.shape), params)
-    slope = sum(jnp.vdot(a, b) for a, b in zip(*map(jax.tree.leaves, (gradient, direction)), strict=True))
-    step = 1e-3
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(np.asarray, params)
+    direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), params)
+    slope = sum(np.vdot(a, b) for a, b in zip(*map(jax.tree.leaves, (gradient, direction)), strict=True))
+    step = np.float32(1e-3)
     ahead, behind = (
-        both(jax.tree.map(lambda leaf, d, s=sign: leaf + s * step * d, params, direction), batch)[0]
-        for sign in (1, -1)
+        both(jax.tree.map(lambda leaf, d, s=size: leaf + s * d, params, direction), batch)[0]
+        for size in (step, -step)
     )
     np.testing.assert_allclose((ahead - behind) / (2 * step), slope, rtol=2e-2)
 
@@ -118,8 +124,8 @@ def test_vmap_over_stacked_batches_equals_one_by_one(load):
     batch, _ = one_batch(load("mean"))
     rolled = jax.tree.map(lambda array: np.roll(array, 1, axis=0), batch)
     stacked = jax.tree.map(lambda *arrays: np.stack(arrays), batch, rolled)
-    together = jax.jit(jax.vmap(apply, in_axes=(None, 0)))(params, stacked)
-    single = jax.jit(apply)
+    together = jitted(jax.vmap(apply, in_axes=(None, 0)))(params, stacked)
+    single = jitted(apply)
     for vectors, alone in zip(together, (batch, rolled), strict=True):
         np.testing.assert_allclose(vectors, single(params, alone), atol=1e-5)
 
@@ -128,8 +134,8 @@ def test_vmap_over_params_gives_an_ensemble(load):
     apply, params = load("mean").function()
     batch, _ = one_batch(load("mean"))
     two = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf * 1.01]), params)
-    vectors = jax.jit(jax.vmap(apply, in_axes=(0, None)))(two, batch)
-    np.testing.assert_allclose(vectors[0], jax.jit(apply)(params, batch), atol=1e-5)
+    vectors = jitted(jax.vmap(apply, in_axes=(0, None)))(two, batch)
+    np.testing.assert_allclose(vectors[0], jitted(apply)(params, batch), atol=1e-5)
     assert jnp.abs(vectors[0] - vectors[1]).max() > 1e-3
 
 
@@ -139,7 +145,7 @@ def test_apply_runs_inside_a_larger_program(load):
     ids = np.random.default_rng(0).integers(5, 78, (3, 2, 9))
     mask = (np.arange(9) < np.array([9, 4])[:, None]).astype(int)
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=QUICK)
     def step(params, head, ids):
         def loss(params, head):
             def one(total, ids):
@@ -152,10 +158,10 @@ def test_apply_runs_inside_a_larger_program(load):
 
     head = jnp.ones((32, 1)) / 32
     value, (gradient, of_head) = step(params, head, ids)
-    single = jax.jit(apply)
+    single = jitted(apply)
     expected = sum(jnp.tanh(single(params, PackedBatch.dense(i, mask)) @ head).sum() for i in ids)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
-    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves((gradient, of_head)))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((gradient, of_head)))
 
 
 @pytest.mark.parametrize("calibrated", [False, True])
@@ -172,32 +178,32 @@ def test_a_calibrated_function_equals_encode(load):
     encoder = load("mean", calibrated=True)
     apply, params = encoder.function()
     batch, place = one_batch(encoder)
-    vectors = np.asarray(jax.jit(apply)(params, batch))
+    vectors = np.asarray(jitted(apply)(params, batch))
     np.testing.assert_allclose(vectors[place], encoder.encode(SENTENCES), atol=1e-5)
     assert not np.delete(vectors, place, axis=0).any()
 
 
-@pytest.mark.parametrize("layers", ["last_two", "first_last", "embedding_last", (0,), (2, 3, 0)])
+@pytest.mark.parametrize("layers", ["first_last", (2, 3, 0)])
 def test_several_layers_are_averaged_before_pooling(load, layers):
     numbers = load("mean", layers).layers
     batch, _ = one_batch(load("mean"))
     functions = (load("mean", (number,)).function() for number in numbers)
-    of_layers = [np.asarray(jax.jit(apply)(params, batch)) for apply, params in functions]
+    of_layers = [np.asarray(jitted(apply)(params, batch)) for apply, params in functions]
     apply, params = load("mean", layers).function()
-    np.testing.assert_allclose(jax.jit(apply)(params, batch), np.mean(of_layers, axis=0), atol=1e-5)
+    np.testing.assert_allclose(jitted(apply)(params, batch), np.mean(of_layers, axis=0), atol=1e-5)
 
 
 def test_a_second_call_of_a_shape_compiles_nothing(load, compiled):
     """Whatever the numbers in it, and whether the batch comes from the host or lies on the device."""
     apply, params = load("mean").function()
-    jitted = jax.jit(apply)
+    run = jitted(apply)
     batch, _ = one_batch(load("mean"))
-    first = jitted(params, batch)
+    first = run(params, batch)
     before = len(compiled)
-    jitted(params, jax.tree.map(lambda array: np.roll(array, 1, axis=0), batch))
-    np.testing.assert_array_equal(jitted(params, jax.device_put(batch)), first)
+    run(params, jax.tree.map(lambda array: np.roll(array, 1, axis=0), batch))
+    np.testing.assert_array_equal(run(params, jax.device_put(batch)), first)
     assert compiled[before:] == []
-    jitted(params, jax.tree.map(lambda array: array[:3], batch))
+    run(params, jax.tree.map(lambda array: array[:3], batch))
     assert len(compiled) == before + 1
 
 
@@ -263,7 +269,8 @@ found["rows a device"] = result.addressable_shards[0].data.shape[0]
 def mean_loss(params, batch):
     return jax.lax.pmean(jnp.sum(apply(params, batch) ** 2), "rows")
 
-spread = jax.shard_map(mean_loss, mesh=mesh, in_specs=(P(), P("rows")), out_specs=P())
+# JAX 0.12 cannot differentiate erf, and so GELU, under check_vma.
+spread = jax.shard_map(mean_loss, mesh=mesh, in_specs=(P(), P("rows")), out_specs=P(), check_vma=False)
 gradient = jax.jit(jax.grad(spread))(params, batch)
 alone = jax.jit(jax.grad(lambda p: jnp.sum(apply(p, batch) ** 2) / 8))(params)
 scale = max(float(jnp.abs(a).max()) for a in jax.tree.leaves(alone))
