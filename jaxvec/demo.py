@@ -171,7 +171,6 @@ class DemoReport:
     tokens: int
     useful_tokens: float
     seconds: float
-    compile_seconds: float
     searches: tuple[Search, ...]
 
     def figures(self) -> dict[str, Any]:
@@ -184,8 +183,7 @@ class DemoReport:
             f"{self.sentences:,} sentences of the Python language reference, {self.tokens:,} tokens, in "
             f"{self.seconds:.2f} s: {self.sentences / self.seconds:,.0f} sentences/s, "
             f"{self.tokens / self.seconds:,.0f} tokens/s",
-            f"{1 - self.useful_tokens:.1%} of the computed tokens were padding; "
-            f"compiling took {self.compile_seconds:.1f} s, once",
+            f"{1 - self.useful_tokens:.1%} of the computed tokens were padding",
         ]
         for search in self.searches:
             lines += [
@@ -210,8 +208,7 @@ def run_demo(encoder: SentenceEncoder, questions: Sequence[str] | None = None) -
     """
     sentences, asked = demo_sentences(), list(questions or QUESTIONS)
     packing = encoder.pack(sentences)
-    first = time.perf_counter()
-    encoder.encode(sentences)
+    encoder.encode(sentences)  # compiles
     start = time.perf_counter()
     vectors = encoder.encode(sentences, show_progress=sys.stderr.isatty())
     seconds = time.perf_counter() - start
@@ -224,7 +221,6 @@ def run_demo(encoder: SentenceEncoder, questions: Sequence[str] | None = None) -
         tokens=packing.tokens,
         useful_tokens=packing.tokens / packing.computed,
         seconds=seconds,
-        compile_seconds=max(0.0, start - first - seconds),
         searches=(
             _search("the model's own vectors", encoder, vectors, sentences, asked),
             _search(f"hidden state {inner.layers[0]}, raw", inner, raw, sentences, asked),
