@@ -17,6 +17,11 @@ _MODES = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
 }
+# One name a family in the folders of the first years; read in this order.
+_TRANSFORMER_CONFIGS = tuple(
+    f"sentence_{family}_config.json"
+    for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +49,16 @@ def read_modules(folder: Path) -> FolderModules:
     """Follows a folder's modules.json; a plain Hugging Face folder gives the defaults.
 
     Raises:
-        InputError: a module that jaxvec does not know (named), or modules in an order it cannot follow.
+        InputError: a module that jaxvec does not know (named), modules in an order it cannot follow, or a
+            prompt that every text would have to begin with.
     """
     path = folder / "modules.json"
     if not path.is_file():
         return FolderModules(encoder=folder)
-    modules = _read_json(path)
-    if not isinstance(modules, list) or not all(
-        isinstance(m, dict) and isinstance(m.get("type"), str) for m in modules
+    modules = _read_json(path, list)
+    if not all(
+        isinstance(m, dict) and isinstance(m.get("type"), str) and isinstance(m.get("path", ""), str)
+        for m in modules
     ):
         raise InputError(f"{path}: expected a list of modules, each with a type and a path")
     kinds = [m["type"].rsplit(".", 1)[-1] for m in modules]
@@ -65,6 +72,7 @@ def read_modules(folder: Path) -> FolderModules:
         raise InputError(
             f"{path}: modules are {' → '.join(kinds)}; expected Transformer → Pooling [→ Dense …] [→ Normalize]"
         )
+    _refuse_prompt(folder / "config_sentence_transformers.json")
     places = [folder / m.get("path", "") for m in modules]
     max_length, lower_case = _read_transformer(places[0])
     return FolderModules(
@@ -97,6 +105,8 @@ def read_dense(folders: Sequence[Path], dim: int) -> Affine | None:
             raise InputError(
                 f"{folder}: a Dense module with activation {activation} is not supported; only Identity is"
             )
+        if settings.get("use_residual"):
+            raise InputError(f"{folder}: a Dense module with a residual connection is not supported")
         arrays = read_tensors(folder).arrays
         weight, bias = arrays.get("linear.weight"), arrays.get("linear.bias")
         if weight is None or weight.ndim != 2 or weight.shape[1] != dim:
@@ -111,16 +121,29 @@ def read_dense(folders: Sequence[Path], dim: int) -> Affine | None:
     return whole
 
 
-def _read_transformer(folder: Path) -> tuple[int | None, bool]:
-    path = folder / "sentence_bert_config.json"
+def _refuse_prompt(path: Path) -> None:
     settings = _read_json(path) if path.is_file() else {}
-    length = settings.get("max_seq_length")
+    prompts, name = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else None
+    if prompt:
+        raise InputError(
+            f"{path}: every text should begin with the prompt {prompt!r}, which jaxvec does not add; set "
+            "default_prompt_name to null there and write the prompt before the texts yourself"
+        )
+
+
+def _read_transformer(folder: Path) -> tuple[int | None, bool]:
+    path = next((folder / name for name in _TRANSFORMER_CONFIGS if (folder / name).is_file()), None)
+    settings = _read_json(path) if path else {}
+    key, length = "max_seq_length", settings.get("max_seq_length")
     if length is None and (folder / "tokenizer_config.json").is_file():
         # Since version 6 sentence-transformers keeps the limit with the tokenizer.
-        length = _read_json(folder / "tokenizer_config.json").get("model_max_length")
-        length = length if isinstance(length, int) and length < 1 << 30 else None
+        path, key = folder / "tokenizer_config.json", "model_max_length"
+        length = _read_json(path).get(key)
+        if isinstance(length, float) or (isinstance(length, int) and length >= 1 << 30):
+            length = None  # how transformers says that there is no limit
     if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
-        raise InputError(f"{path}: max_seq_length is {length!r}; expected a positive integer")
+        raise InputError(f"{path}: {key} is {length!r}; expected a positive integer")
     return length, bool(settings.get("do_lower_case", False))
 
 
@@ -132,8 +155,8 @@ def _read_pooling(path: Path) -> str:
     if mode is None:
         chosen = [key for key, on in settings.items() if key.startswith("pooling_mode_") and on]
     else:
-        chosen = [mode] if isinstance(mode, str) else list(mode)
-    names = [_MODES.get(key, key) for key in chosen]
+        chosen = mode if isinstance(mode, list) else [mode]
+    names = [_MODES.get(key, key) for key in map(str, chosen)]
     if len(names) != 1 or names[0] not in _MODES.values():
         raise InputError(
             f"{path}: pooling {' + '.join(names) or 'none'} is not supported; one of cls, mean, max is"
@@ -141,8 +164,12 @@ def _read_pooling(path: Path) -> str:
     return names[0]
 
 
-def _read_json(path: Path) -> Any:
+def _read_json(path: Path, kind: type = dict) -> Any:
     try:
-        return json.loads(path.read_text("utf-8"))
-    except (ValueError, OSError) as error:
+        value = json.loads(path.read_text("utf-8"))
+    except (ValueError, OSError, RecursionError) as error:
         raise InputError(f"{path}: not readable as JSON ({error})") from None
+    if not isinstance(value, kind):
+        expected = "a JSON object" if kind is dict else "a list of modules"
+        raise InputError(f"{path}: expected {expected}, found {type(value).__name__}")
+    return value
