@@ -37,7 +37,9 @@ def load_model(
         raise InputError(f"pooling is {pooling!r}; expected one of {', '.join(POOLINGS)}")
     modules = read_modules(folder)
     config, params = load_checkpoint(modules.encoder)
-    chosen, numbers = pooling or modules.pooling or "mean", resolve_layers(layers, config.num_layers)
+    chosen = pooling or modules.pooling or "mean"
+    own = resolve_layers(modules.layers or "last", config.num_layers)
+    numbers = own if layers == "last" else resolve_layers(layers, config.num_layers)
     if chosen == "pooler" and not config.has_pooler:
         raise InputError(
             f"{folder}: pooling 'pooler' needs the pooler's weights, which this checkpoint lacks"
@@ -66,7 +68,7 @@ def load_model(
         "layers": numbers,
         "dtype": compute,
         "calibration": read_dense(modules.dense, config.hidden_size),
-        "normalizes": modules.normalize and chosen == modules.pooling and numbers == (config.num_layers,),
+        "normalizes": modules.normalize and chosen == modules.pooling and numbers == own,
     }
 
 

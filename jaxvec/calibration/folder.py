@@ -31,7 +31,8 @@ def write_calibration(folder: Path, arrays: dict[str, np.ndarray], meta: dict[st
 
     files = {
         ARRAYS: save({name: np.ascontiguousarray(array) for name, array in arrays.items()}),
-        META: json.dumps({"format_version": FORMAT_VERSION, **meta}, indent=1, ensure_ascii=False).encode() + b"\n",
+        META: json.dumps({"format_version": FORMAT_VERSION, **meta}, indent=1, ensure_ascii=False).encode()
+        + b"\n",
     }
     sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items())
     with atomic_folder(folder) as temporary:
@@ -52,10 +53,14 @@ def read_calibration(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any
         try:
             files[name] = (folder / name).read_bytes()
         except OSError as error:
-            raise InputError(f"{folder / name}: {error.strerror}; the folder is incomplete, fit it again") from None
+            raise InputError(
+                f"{folder / name}: {error.strerror}; the folder is incomplete, fit it again"
+            ) from None
     expected = "".join(f"{hashlib.sha256(files[name]).hexdigest()}  {name}\n" for name in (ARRAYS, META))
     if files[SUMS] != expected.encode():
-        raise InputError(f"{folder}: its files are not as they were written ({SUMS} does not match); fit it again")
+        raise InputError(
+            f"{folder}: its files are not as they were written ({SUMS} does not match); fit it again"
+        )
     meta = json.loads(files[META])
     if meta["format_version"] != FORMAT_VERSION:
         raise InputError(

@@ -22,6 +22,7 @@ _TRANSFORMER_CONFIGS = tuple(
     f"sentence_{family}_config.json"
     for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
+_KINDS = ("Transformer", "Pooling", "Dense", "Normalize", "WeightedLayerPooling")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,8 @@ class FolderModules:
     Attributes:
         encoder: the folder with the encoder's files (the Transformer module).
         pooling: "cls", "mean" or "max".
+        layers: hidden states that a WeightedLayerPooling module averages, one as often as it counts; None where
+            there is no such module: the last.
         max_length: tokens, special ones included; None where the folder does not say.
         lower_case: whether text is lower-cased before it is tokenised.
         normalize: whether a Normalize module comes last.
@@ -39,6 +42,7 @@ class FolderModules:
 
     encoder: Path
     pooling: str | None = None
+    layers: tuple[int, ...] | None = None
     max_length: int | None = None
     lower_case: bool = False
     normalize: bool = False
@@ -63,21 +67,25 @@ def read_modules(folder: Path) -> FolderModules:
         raise InputError(f"{path}: expected a list of modules, each with a type and a path")
     kinds = [m["type"].rsplit(".", 1)[-1] for m in modules]
     for kind, module in zip(kinds, modules, strict=True):
-        if kind not in ("Transformer", "Pooling", "Dense", "Normalize"):
+        if kind not in _KINDS:
             raise InputError(
-                f"{path}: module {module['type']!r} is not supported; jaxvec reads Transformer, Pooling, Dense, Normalize"
+                f"{path}: module {module['type']!r} is not supported; jaxvec reads {', '.join(_KINDS)}"
             )
-    ending = kinds[2:-1] if kinds[-1:] == ["Normalize"] else kinds[2:]
-    if kinds[:2] != ["Transformer", "Pooling"] or set(ending) - {"Dense"}:
+    averages = kinds[1:2] == ["WeightedLayerPooling"]
+    pooled = 2 if averages else 1
+    ending = kinds[pooled + 1 : -1] if kinds[-1:] == ["Normalize"] else kinds[pooled + 1 :]
+    if kinds[:1] != ["Transformer"] or kinds[pooled : pooled + 1] != ["Pooling"] or set(ending) - {"Dense"}:
         raise InputError(
-            f"{path}: modules are {' → '.join(kinds)}; expected Transformer → Pooling [→ Dense …] [→ Normalize]"
+            f"{path}: modules are {' → '.join(kinds)}; expected Transformer → Pooling [→ Dense …] "
+            "[→ Normalize], with no more than a WeightedLayerPooling between the first two"
         )
     _refuse_prompt(folder / "config_sentence_transformers.json")
     places = [folder / m.get("path", "") for m in modules]
     max_length, lower_case = _read_transformer(places[0])
     return FolderModules(
         encoder=places[0],
-        pooling=_read_pooling(places[1] / "config.json"),
+        pooling=_read_pooling(places[pooled] / "config.json"),
+        layers=_read_layers(places[1]) if averages else None,
         max_length=max_length,
         lower_case=lower_case,
         normalize=kinds[-1] == "Normalize",
@@ -145,6 +153,25 @@ def _read_transformer(folder: Path) -> tuple[int | None, bool]:
     if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
         raise InputError(f"{path}: {key} is {length!r}; expected a positive integer")
     return length, bool(settings.get("do_lower_case", False))
+
+
+def _read_layers(folder: Path) -> tuple[int, ...]:
+    start = _read_json(folder / "config.json").get("layer_start", 4)  # sentence-transformers' default
+    weights = read_tensors(folder).arrays.get("layer_weights")
+    if weights is None or weights.ndim != 1 or not isinstance(start, int) or start < 0:
+        raise InputError(f"{folder}: expected a tensor layer_weights [layers] and an integer layer_start")
+    positive = weights[weights > 0].astype(np.float64)
+    counts = np.round(weights / positive.min()).astype(int) if len(positive) else np.zeros(0, int)
+    if (
+        not len(positive)
+        or (weights < 0).any()
+        or not np.allclose(counts * positive.min(), weights, rtol=1e-6)
+    ):
+        raise InputError(
+            f"{folder}: layer_weights are {weights.tolist()}; only averages, with weights that are equal or "
+            "whole multiples of the smallest, are supported"
+        )
+    return tuple(start + layer for layer, count in enumerate(counts.tolist()) for _ in range(count))
 
 
 def _read_pooling(path: Path) -> str:

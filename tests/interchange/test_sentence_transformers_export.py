@@ -74,10 +74,9 @@ def check(encoder, folder, normalize=None, atol=1e-5):
     export_sentence_transformers(encoder, folder, normalize)
     expected = encoder.encode(TEXTS, normalize=normalize)
     np.testing.assert_allclose(elsewhere(folder).encode(TEXTS), expected, atol=atol)
-    if "WeightedLayerPooling" not in kinds(folder):
-        back = SentenceEncoder.load(folder)
-        np.testing.assert_allclose(back.encode(TEXTS), expected, atol=atol)
-        assert (back.pooling, back.max_length) == (encoder.pooling, encoder.max_length)
+    back = SentenceEncoder.load(folder)
+    np.testing.assert_allclose(back.encode(TEXTS), expected, atol=atol)
+    assert (back.pooling, back.max_length) == (encoder.pooling, encoder.max_length)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -98,6 +97,25 @@ def test_layers_and_poolings_become_modules(layers, pooling, tmp_path):
     check(calibrated(encoder), tmp_path / "exported", normalize=True)
     middle = ["WeightedLayerPooling"] if len(layers) > 1 or layers == (0,) else []
     assert kinds(tmp_path / "exported") == ["Transformer", *middle, "Pooling", "Dense", "Normalize"]
+
+
+def test_unequal_layer_weights_and_misplaced_modules_are_refused(tmp_path):
+    from safetensors.numpy import save_file
+
+    folder = tmp_path / "exported"
+    encoder = SentenceEncoder.load(save_model(tmp_path / "model"), layers=(1, 2))
+    export_sentence_transformers(encoder, folder)
+    assert SentenceEncoder.load(folder).layers == (1, 2)
+    assert SentenceEncoder.load(folder, layers=(0, 2)).layers == (0, 2)
+    weights = folder / "1_WeightedLayerPooling/model.safetensors"
+    for wrong in ([1.0, 0.7], [0.0, 0.0], [1.0, -1.0]):
+        save_file({"layer_weights": np.array(wrong, np.float32)}, weights)
+        with pytest.raises(InputError, match="layer_weights are"):
+            SentenceEncoder.load(folder)
+    modules = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps([modules[0], modules[2], modules[1]]))
+    with pytest.raises(InputError, match="modules are Transformer → Pooling → WeightedLayerPooling"):
+        SentenceEncoder.load(folder)
 
 
 def test_an_albert_whose_groups_depend_on_its_depth_is_kept_whole(tmp_path):
