@@ -196,7 +196,10 @@ def google_names(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def write_tf_checkpoint(folder: Path, variables: dict[str, np.ndarray]):
-    """The two files of a tensor bundle with one data block: LevelDB's table of BundleEntryProto, and the bytes."""
+    """The two files of a tensor bundle with one data block: LevelDB's table of BundleEntryProto, and the bytes.
+
+    TensorFlow lists the variables of such an index; it lacks the checksums of the data, which are not read here.
+    """
 
     def varint(value: int) -> bytes:
         return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + varint(value >> 7)
