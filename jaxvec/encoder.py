@@ -1,7 +1,6 @@
 """SentenceEncoder joins the stations of the road: text in, sentence vectors out."""
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -11,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 from jaxtyping import Array, Float
 from tqdm import tqdm
 
@@ -23,13 +22,13 @@ from jaxvec.forward import Apply, make_apply
 from jaxvec.loading import load_model
 from jaxvec.models.config import EncoderConfig
 from jaxvec.models.sources import BUNDLED
-from jaxvec.packing import PackedBatch, Packing, pack
-from jaxvec.pipeline import Chunk, dispatch
+from jaxvec.packing import Packing
+from jaxvec.pipeline import Pipeline, local_rows, replicate
 from jaxvec.pooling import normalize as unit
 from jaxvec.pooling import resolve_layers
 from jaxvec.tokens import Tokenizer
 
-_TOKENS_PER_DEVICE = {"cpu": 2_048}  # elsewhere 32,768
+Sentences = Iterable[Any]  # of str; what is not is refused by row, not by type
 
 
 def _silent(count: int) -> None:
@@ -139,13 +138,13 @@ class SentenceEncoder:
         """
         return self._apply(self.normalizes if normalize is None else normalize), self.params
 
-    def pack(self, sentences: Sequence[str], batch_tokens: int | None = None) -> Packing:
+    def pack(self, sentences: Sentences, batch_tokens: int | None = None) -> Packing:
         """Tokenises and packs: the batches that `function()` takes, and where each vector belongs."""
-        return self._prepare(_as_list(sentences), 0, self._batch_tokens(batch_tokens))[0]
+        return self._pipeline(None).prepare(_as_list(sentences), 0, batch_tokens)[0]
 
     def encode(
         self,
-        sentences: Sequence[str],
+        sentences: Sentences,
         *,
         normalize: bool | None = None,
         batch_tokens: int | None = None,
@@ -170,8 +169,8 @@ class SentenceEncoder:
         vectors = np.empty((len(texts), self.dim), np.float32)
         row = 0
         with tqdm(total=len(texts), unit=" sentences", disable=not show_progress) as bar:
-            for chunk, part in self.stream(
-                texts, normalize=normalize, batch_tokens=batch_tokens, tick=bar.update
+            for chunk, part in self._pipeline(normalize).stream(
+                texts, batch_tokens, bar.update, stacklevel=3
             ):
                 vectors[row : row + len(chunk)] = part
                 row += len(chunk)
@@ -179,7 +178,7 @@ class SentenceEncoder:
 
     def stream(
         self,
-        sentences: Iterable[str],
+        sentences: Sentences,
         *,
         normalize: bool | None = None,
         batch_tokens: int | None = None,
@@ -190,17 +189,11 @@ class SentenceEncoder:
         Tokenising, packing and transfer of later chunks go on while the device computes. `tick` is called with the
         number of sentences whenever a batch has been computed.
         """
-        waiting: Chunk | None = None
-        for chunk in self._dispatch(sentences, normalize, batch_tokens, tick):
-            if waiting is not None:
-                yield waiting.sentences, waiting.collect(self.dim)
-            waiting = chunk
-        if waiting is not None:
-            yield waiting.sentences, waiting.collect(self.dim)
+        return self._pipeline(normalize).stream(sentences, batch_tokens, tick, stacklevel=2)
 
     def moments(
         self,
-        sentences: Iterable[str],
+        sentences: Sentences,
         *,
         batch_tokens: int | None = None,
         tick: Callable[[int], Any] = _silent,
@@ -214,7 +207,7 @@ class SentenceEncoder:
         2
         """
         moments = Moments.empty(self.dim)
-        for chunk in self._dispatch(sentences, False, batch_tokens, tick):
+        for chunk in self._pipeline(False).dispatch(sentences, batch_tokens, tick, stacklevel=3):
             for vectors, index in chunk.batches:
                 moments = moments.update(vectors, (index >= 0).astype(np.float32))
         return moments
@@ -275,7 +268,7 @@ class SentenceEncoder:
         write_calibration(Path(folder), arrays, meta)
 
     def similarity(
-        self, a: Float[Array | np.ndarray, "*n dim"], b: Float[Array | np.ndarray, "*m dim"]
+        self, a: Float[Array | np.ndarray, "*n"], b: Float[Array | np.ndarray, "*m"]
     ) -> Float[np.ndarray, "..."]:
         """Cosine of every vector of `a` with every vector of `b`; a zero vector has cosine 0 with everything.
 
@@ -286,50 +279,17 @@ class SentenceEncoder:
         Returns:
             float32 [n, m], without the axis of an argument that was a single vector.
         """
+        if np.shape(a)[-1:] != np.shape(b)[-1:] or not np.shape(a):
+            raise InputError(
+                f"a and b have shapes {np.shape(a)} and {np.shape(b)}; expected [n, dim] and [m, dim]"
+            )
         first, second = (unit(jnp.asarray(vectors, jnp.float32)) for vectors in (a, b))
         return np.asarray(jnp.matmul(first, second.T, precision=jax.lax.Precision.HIGHEST))
 
-    def _dispatch(
-        self,
-        sentences: Iterable[str],
-        normalize: bool | None,
-        batch_tokens: int | None,
-        tick: Callable[[int], Any],
-    ) -> Iterator[Chunk]:
-        tokens = self._batch_tokens(batch_tokens)
-        compiled = self._compiled(self.normalizes if normalize is None else normalize)
-
-        def run(batch: PackedBatch) -> Array:
-            return compiled(self._placed, jax.device_put(batch, self._rows))
-
-        done = truncated = 0
-        for chunk in dispatch(sentences, lambda texts, row: self._prepare(texts, row, tokens), run, tick):
-            done, truncated = done + len(chunk.sentences), truncated + chunk.truncated
-            yield chunk
-        if truncated:
-            warnings.warn(
-                f"{truncated} of {done} sentences were cut to {self.max_length} tokens (max_length)",
-                stacklevel=4,
-            )
-
-    def _prepare(self, texts: list[str], first_row: int, tokens: int) -> tuple[Packing, int]:
-        ids = self.tokenizer(texts, first_row)
-        return pack(ids, tokens, self._rows.mesh.size), ids.truncated
-
-    def _batch_tokens(self, asked: int | None) -> int:
-        if asked is None:
-            return _TOKENS_PER_DEVICE.get(jax.default_backend(), 32_768) * self._rows.mesh.size
-        if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
-            raise InputError(f"batch_tokens is {asked!r}; expected a positive number of tokens")
-        return asked
-
     @cached_property
-    def _rows(self) -> NamedSharding:
-        return NamedSharding(Mesh(np.array(jax.local_devices()), ("rows",)), PartitionSpec("rows"))
-
-    @cached_property
-    def _placed(self) -> dict[str, Any]:
-        return jax.device_put(self.params, NamedSharding(self._rows.mesh, PartitionSpec()))
+    def _placed(self) -> tuple[dict[str, Any], NamedSharding]:
+        rows = local_rows()
+        return replicate(self.params, rows), rows
 
     @cached_property
     def _apply(self) -> Callable[[bool], Apply]:
@@ -342,15 +302,23 @@ class SentenceEncoder:
         return cache(make)
 
     @cached_property
-    def _compiled(self) -> Callable[[bool], Apply]:
-        return cache(lambda normalizes: jax.jit(self._apply(normalizes)))
+    def _pipelines(self) -> Callable[[bool], Pipeline]:
+        return cache(
+            lambda normalizes: Pipeline(self.tokenizer, jax.jit(self._apply(normalizes)), *self._placed)
+        )
+
+    def _pipeline(self, normalize: bool | None) -> Pipeline:
+        return self._pipelines(self.normalizes if normalize is None else normalize)
 
 
 def _calibrate(arrays: dict[str, Array], vectors: Array) -> Array:
     return Affine(**arrays)(vectors)
 
 
-def _as_list(sentences: Sequence[str]) -> list[str]:
-    if isinstance(sentences, (str, bytes)):
+def _as_list(sentences: Sentences) -> list[Any]:
+    if isinstance(sentences, str | bytes):
         raise InputError("sentences is a single text; expected a list of them: [text]")
-    return list(sentences)
+    try:
+        return list(sentences)
+    except TypeError:
+        raise InputError(f"sentences is {type(sentences).__name__}; expected a list of str") from None

@@ -45,8 +45,12 @@ def load_model(
             f"{folder}: pooling 'pooler' needs the pooler's weights, which this checkpoint lacks"
         )
     limit = config.max_length
-    if max_length is not None and (isinstance(max_length, bool) or not 0 < max_length <= limit):
-        raise InputError(f"max_length is {max_length}; this model's position table allows 1 to {limit}")
+    if max_length is not None and (
+        isinstance(max_length, bool)
+        or not isinstance(max_length, int | np.integer)
+        or not 0 < max_length <= limit
+    ):
+        raise InputError(f"max_length is {max_length!r}; this model's position table allows 1 to {limit}")
     tokenizer = Tokenizer(
         modules.encoder, max_length or min(modules.max_length or limit, limit), modules.lower_case
     )
@@ -92,7 +96,7 @@ def _load_calibrated(
             meta["pooling"],
             tuple(meta["layers"]),
             dtype,
-            max_length or meta["max_length"],
+            meta["max_length"] if max_length is None else max_length,
             arrays.pop("token_weights", None),
         )
     except InputError as error:
@@ -124,9 +128,10 @@ def _check_token_weights(weights: Any, pooling: str, vocab_size: int) -> Any:
         array.shape != (vocab_size,)
         or not np.issubdtype(array.dtype, np.floating)
         or not np.isfinite(array).all()
+        or (array < 0).any()
     ):
         raise InputError(
-            f"token_weights is {array.dtype} {array.shape}; expected {vocab_size} finite floats, one a token of this model"
+            f"token_weights is {array.dtype} {array.shape}; expected {vocab_size} finite floats ≥ 0, one a token of this model"
         )
     return jnp.asarray(array, jnp.float32)
 

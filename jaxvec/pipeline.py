@@ -1,5 +1,6 @@
 """A stream of sentences → batches on the device, with tokenising and packing going on ahead of it."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -8,11 +9,15 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from jaxvec.packing import PackedBatch, Packing
+from jaxvec.errors import InputError
+from jaxvec.packing import PackedBatch, Packing, pack
+from jaxvec.tokens import Tokenizer
 
 CHUNK = 16_384  # sentences tokenised and packed together; packing never crosses a chunk
+_TOKENS_PER_DEVICE = {"cpu": 2_048}  # elsewhere 32,768
 _IN_FLIGHT = 4  # batches sent ahead of the one whose result is awaited
 
 
@@ -24,56 +29,109 @@ class Chunk:
         sentences: the texts.
         batches: (float32 device array [rows · slots, dim], int64 index [rows · slots] of the sentence within the
             chunk, −1 for an empty slot), in no particular order.
-        truncated: how many of the sentences were cut.
     """
 
-    sentences: list[str]
+    sentences: list[Any]
     batches: list[tuple[Array, np.ndarray]]
-    truncated: int
 
-    def collect(self, dim: int) -> np.ndarray:
+    def collect(self) -> np.ndarray:
         """The vectors on the host, float32 [sentences, dim], in the order of the sentences."""
-        vectors = np.empty((len(self.sentences), dim), np.float32)
+        vectors = np.empty((len(self.sentences), self.batches[0][0].shape[-1]), np.float32)
         for result, index in self.batches:
             filled = index >= 0
             vectors[index[filled]] = np.asarray(result)[filled]
         return vectors
 
 
-def dispatch(
-    sentences: Iterable[str],
-    prepare: Callable[[list[str], int], tuple[Packing, int]],
-    run: Callable[[PackedBatch], Array],
-    tick: Callable[[int], Any],
-) -> Iterator[Chunk]:
-    """Yields a chunk as soon as its batches have been computed; the next one is prepared meanwhile.
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """The road from a stream of sentences to their vectors, over every local device.
 
-    Args:
-        sentences: any number of them.
-        prepare: (texts, row number of the first) → (packing, truncated), called on another thread.
-        run: sends one batch of NumPy arrays to the device and returns its vectors without waiting for them.
-        tick: called with the number of sentences whenever a batch has been computed.
+    Attributes:
+        tokenizer: texts → ids.
+        apply: one compiled function of (params, batch).
+        params: already on the devices.
+        rows: how the rows of a batch are spread over the devices.
     """
-    texts, row = iter(sentences), 0
 
-    def prepare_next(first_row: int) -> tuple[list[str], Packing, int]:
-        chunk = list(islice(texts, CHUNK))
-        return chunk, *prepare(chunk, first_row)
+    tokenizer: Tokenizer
+    apply: Callable[[Any, PackedBatch], Array]
+    params: Any
+    rows: NamedSharding
 
-    with ThreadPoolExecutor(1, "jaxvec-tokens") as worker:
-        following = worker.submit(prepare_next, row)
-        while (prepared := following.result())[0]:
-            chunk, packing, truncated = prepared
-            row += len(chunk)
+    def prepare(self, texts: list[Any], first_row: int, batch_tokens: int | None) -> tuple[Packing, int]:
+        """Tokenises and packs; also says how many sentences were cut."""
+        if batch_tokens is None:
+            batch_tokens = _TOKENS_PER_DEVICE.get(jax.default_backend(), 32_768) * self.rows.mesh.size
+        elif (
+            isinstance(batch_tokens, bool)
+            or not isinstance(batch_tokens, int | np.integer)
+            or batch_tokens < 1
+        ):
+            raise InputError(f"batch_tokens is {batch_tokens!r}; expected a positive number of tokens")
+        ids = self.tokenizer(texts, first_row)
+        return pack(ids, int(batch_tokens), self.rows.mesh.size), ids.truncated
+
+    def stream(
+        self, sentences: Iterable[Any], batch_tokens: int | None, tick: Callable[[int], Any], stacklevel: int
+    ) -> Iterator[tuple[list[Any], np.ndarray]]:
+        """Yields (sentences, float32 vectors on the host) a chunk at a time, in order; arguments as for `dispatch`."""
+        # One chunk behind: its vectors are fetched while the device works on the next.
+        waiting: Chunk | None = None
+        for chunk in self.dispatch(sentences, batch_tokens, tick, stacklevel + 1):
+            if waiting is not None:
+                yield waiting.sentences, waiting.collect()
+            waiting = chunk
+        if waiting is not None:
+            yield waiting.sentences, waiting.collect()
+
+    def dispatch(
+        self, sentences: Iterable[Any], batch_tokens: int | None, tick: Callable[[int], Any], stacklevel: int
+    ) -> Iterator[Chunk]:
+        """Yields a chunk as soon as its batches have been computed; the next one is prepared meanwhile.
+
+        Args:
+            sentences: any number of them.
+            batch_tokens: tokens of a batch; None suits the hardware.
+            tick: called with the number of sentences whenever a batch has been computed.
+            stacklevel: whom the warning about cut sentences points at, as `warnings.warn` counts.
+        """
+        texts, row, truncated = iter(sentences), 0, 0
+
+        def prepare_next(first_row: int) -> tuple[list[Any], Packing, int]:
+            chunk = list(islice(texts, CHUNK))
+            return chunk, *self.prepare(chunk, first_row, batch_tokens)
+
+        with ThreadPoolExecutor(1, "jaxvec-tokens") as worker:
             following = worker.submit(prepare_next, row)
-            sent: list[tuple[Array, np.ndarray]] = []
-            for batch, index in zip(packing.batches, packing.indices, strict=True):
-                sent.append((run(batch), index))
-                if len(sent) > _IN_FLIGHT:
-                    _await(*sent[-1 - _IN_FLIGHT], tick)
-            for late in sent[-_IN_FLIGHT:]:
-                _await(*late, tick)
-            yield Chunk(chunk, sent, truncated)
+            while (prepared := following.result())[0]:
+                chunk, packing, cut = prepared
+                row, truncated = row + len(chunk), truncated + cut
+                following = worker.submit(prepare_next, row)
+                sent: list[tuple[Array, np.ndarray]] = []
+                for batch, index in zip(packing.batches, packing.indices, strict=True):
+                    sent.append((self.apply(self.params, jax.device_put(batch, self.rows)), index))
+                    if len(sent) > _IN_FLIGHT:
+                        _await(*sent[-1 - _IN_FLIGHT], tick)
+                for late in sent[-_IN_FLIGHT:]:
+                    _await(*late, tick)
+                yield Chunk(chunk, sent)
+        if truncated:
+            limit = self.tokenizer.max_length
+            warnings.warn(
+                f"{truncated} of {row} sentences were cut to {limit} tokens (max_length)",
+                stacklevel=stacklevel,
+            )
+
+
+def local_rows() -> NamedSharding:
+    """Rows split over every local device."""
+    return NamedSharding(Mesh(np.array(jax.local_devices()), ("rows",)), PartitionSpec("rows"))
+
+
+def replicate(params: Any, rows: NamedSharding) -> Any:
+    """The same params on every device that holds rows."""
+    return jax.device_put(params, NamedSharding(rows.mesh, PartitionSpec()))
 
 
 def _await(vectors: Array, index: np.ndarray, tick: Callable[[int], Any]) -> None:

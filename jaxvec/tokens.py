@@ -1,6 +1,7 @@
 """Text → ragged token ids, once, in parallel, by the model's own tokenizer."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,10 +124,15 @@ def _load_backend(folder: Path) -> Any:
             f"{folder}: no tokenizer there (looked for tokenizer.json, vocab.txt, vocab.json, *.model); "
             "add the tokenizer files that belong to the model"
         )
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, BertTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), use_fast=True, local_files_only=True)
+        if (folder / "config.json").is_file():
+            tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        else:
+            tokenizer = BertTokenizer.from_pretrained(
+                str(folder), do_lower_case=_lower_cases(folder), local_files_only=True
+            )
     except Exception as error:
         raise InputError(
             f"{folder}: transformers cannot build a tokenizer from this folder ({error})"
@@ -137,6 +143,15 @@ def _load_backend(folder: Path) -> Any:
             "save a tokenizer.json beside the model"
         )
     return tokenizer.backend_tokenizer
+
+
+def _lower_cases(folder: Path) -> bool:
+    """Whether a release of Google's, which does not say, is uncased: no ordinary word has a capital then."""
+    stated = _setting(folder, "do_lower_case")
+    if stated is not None:
+        return bool(stated)
+    words = (folder / "vocab.txt").read_text("utf-8").split("\n")
+    return not any(word != word.lower() for word in words if not re.fullmatch(r"\[\w+\]\r?", word))
 
 
 def _setting(folder: Path, key: str) -> Any:

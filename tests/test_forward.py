@@ -269,8 +269,7 @@ found["rows a device"] = result.addressable_shards[0].data.shape[0]
 def mean_loss(params, batch):
     return jax.lax.pmean(jnp.sum(apply(params, batch) ** 2), "rows")
 
-# JAX 0.12 cannot differentiate erf, and so GELU, under check_vma.
-spread = jax.shard_map(mean_loss, mesh=mesh, in_specs=(P(), P("rows")), out_specs=P(), check_vma=False)
+spread = jax.shard_map(mean_loss, mesh=mesh, in_specs=(P(), P("rows")), out_specs=P())
 gradient = jax.jit(jax.grad(spread))(params, batch)
 alone = jax.jit(jax.grad(lambda p: jnp.sum(apply(p, batch) ** 2) / 8))(params)
 scale = max(float(jnp.abs(a).max()) for a in jax.tree.leaves(alone))

@@ -176,3 +176,13 @@ def test_a_bare_vocabulary_file_gives_the_same_ids(bert_folder, tmp_path, tokeni
     shutil.copy(bert_folder / "config.json", tmp_path)
     sentences = ["The man plays guitar!", "it rains.", "", "Élan 7 💧"]
     assert rows_of(Tokenizer(tmp_path, 96)(sentences)) == rows_of(tokenizer(sentences))
+
+
+@pytest.mark.parametrize("cased", [False, True])
+def test_a_release_of_googles_has_a_vocabulary_and_no_more(tmp_path, cased):
+    pytest.importorskip("transformers")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog", "##s", *(["Dog"] if cased else [])]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    (tmp_path / "bert_config.json").write_text("{}")
+    expected = [2, 5, 8 if cased else 6, 7, 3]
+    assert rows_of(Tokenizer(tmp_path, 9)(["the Dogs"])) == [expected]
