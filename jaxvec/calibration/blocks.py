@@ -11,7 +11,7 @@ from jaxvec.errors import InputError
 
 BLOCK_ROWS = 4096  # one float32 product each; larger ones lose accuracy, smaller ones lose to the d×d merge
 # One compiled program, which multiplies only the rows in use, rounded up to one of these.
-ROW_BUCKETS = (128, 256, *range(512, BLOCK_ROWS + 1, 512))
+ROW_BUCKETS = (256, 1024, 2048, 3072, BLOCK_ROWS)
 
 
 def as_rows(vectors: Any) -> Any:

@@ -37,6 +37,11 @@ def assert_moments_of(moments, x, weights=None, tolerance=3e-6):
 def test_equal_numpy_for_any_number_of_rows(n):
     x = sample(n)
     assert_moments_of(Moments.of(x), x)
+
+
+@pytest.mark.parametrize("n", [900, 9000])
+def test_equal_numpy_while_tracing(n):
+    x = sample(n)
     assert_moments_of(jax.jit(Moments.of)(x), x)
 
 
@@ -65,7 +70,7 @@ def test_empty_is_neutral():
 
 def test_merging_is_more_exact_than_float32_and_than_one_pass_sums():
     # Far means: E[xxᵀ] − μμᵀ in float32 has nothing left, nor has a float32 merge of distant halves.
-    x = sample(2000, 5)
+    x = sample(2000)
     x[1000:] += 1000
     moments = Moments.of(x[:1000]).merge(Moments.of(x[1000:]))
     y = x.astype(np.float64) - x.mean(0, dtype=np.float64)
@@ -91,11 +96,11 @@ def test_update_leaves_its_arguments_usable():
 
 
 def test_the_count_is_exact_beyond_2_to_the_24():
-    moments = Moments.of(np.ones((1, 1), np.float32), weights=np.array([2.0**24], np.float32))
-    assert moments.update(np.ones((1, 1), np.float32)).count == 2**24 + 1
+    moments = Moments.of(np.ones((1, 7), np.float32), weights=np.array([2.0**24], np.float32))
+    assert moments.update(np.ones((1, 7), np.float32)).count == 2**24 + 1
     doubled = moments
     for _ in range(10):
-        doubled = doubled.merge(doubled).update(np.zeros((1, 1), np.float32))
+        doubled = doubled.merge(doubled).update(np.zeros((1, 7), np.float32))
     assert doubled.count == 2**34 + 1023
 
 
