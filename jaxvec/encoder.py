@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +209,9 @@ class SentenceEncoder:
         moments = Moments.empty(self.dim)
         for chunk in self._pipeline(False).dispatch(sentences, batch_tokens, tick, stacklevel=3):
             for vectors, index in chunk.batches:
-                moments = moments.update(vectors, (index >= 0).astype(np.float32))
+                moments = _add(moments, vectors, (index >= 0).astype(np.float32))
+        if not np.isfinite(moments.mean).all():
+            raise InputError("some sentence's vector is not finite; with dtype 'float32' none should be")
         return moments
 
     def with_calibration(
@@ -309,6 +311,11 @@ class SentenceEncoder:
 
     def _pipeline(self, normalize: bool | None) -> Pipeline:
         return self._pipelines(self.normalizes if normalize is None else normalize)
+
+
+@partial(jax.jit, donate_argnums=0)
+def _add(moments: Moments, vectors: Array, weights: Any) -> Moments:
+    return moments.update(vectors, weights)
 
 
 def _calibrate(arrays: dict[str, Array], vectors: Array) -> Array:
