@@ -1,5 +1,6 @@
 """`jaxvec …`: a thin door in front of the library. Results go to stdout, everything else to stderr."""
 
+import io
 import json
 import signal
 import sys
@@ -53,8 +54,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON
 def main() -> None:
     """Runs the command line; bad input ends with exit code 2 and one line on stderr."""
     # As exceptions, signals let half-written files be removed.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup and background jobs ignore some
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     with warnings.catch_warnings():
         warnings.simplefilter("default", UserWarning)
         warnings.showwarning = lambda message, *_, **__: _say(f"warning: {message}")
@@ -298,16 +303,20 @@ def _parse_layers(text: str) -> str | tuple[int, ...]:
 def _progress() -> Iterator[Any]:
     from tqdm import tqdm
 
-    with tqdm(unit=" sentences", disable=not sys.stderr.isatty()) as bar:
+    with tqdm(unit=" sentences", disable=not (sys.stderr and sys.stderr.isatty())) as bar:
         yield bar.update
 
 
 def _result(as_json: bool, text: str, figures: dict[str, Any]) -> None:
-    print(json.dumps(figures, ensure_ascii=False) if as_json else text, flush=True)
+    try:
+        print(json.dumps(figures, ensure_ascii=False) if as_json else text, flush=True)
+    except OSError as error:
+        raise InputError(f"the result could not be written to standard output: {error.strerror}") from None
 
 
 def _say(text: str) -> None:
-    print(f"jaxvec: {text}", file=sys.stderr)
+    if sys.stderr is not None:  # where it was closed, print would turn to stdout
+        print(f"jaxvec: {text}", file=sys.stderr)
 
 
 if __name__ == "__main__":

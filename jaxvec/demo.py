@@ -210,7 +210,7 @@ def run_demo(encoder: SentenceEncoder, questions: Sequence[str] | None = None) -
     packing = encoder.pack(sentences)
     encoder.encode(sentences)  # compiles
     start = time.perf_counter()
-    vectors = encoder.encode(sentences, show_progress=sys.stderr.isatty())
+    vectors = encoder.encode(sentences, show_progress=bool(sys.stderr and sys.stderr.isatty()))
     seconds = time.perf_counter() - start
 
     inner = encoder.with_layers(max(1, encoder.config.num_layers * 2 // 3))

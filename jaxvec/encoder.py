@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 from tqdm import tqdm
 
 from jaxvec.calibration.affine_map import Affine
@@ -119,7 +119,8 @@ class SentenceEncoder:
         if self.token_weights is not None:
             params["token_weights"] = self.token_weights
         if self.calibration is not None:
-            params["calibration"] = {name: jnp.asarray(a) for name, a in self.calibration.to_arrays().items()}
+            with jax.ensure_compile_time_eval():  # kept for later, whatever is being traced now
+                params["calibration"] = {n: jnp.asarray(a) for n, a in self.calibration.to_arrays().items()}
         return params
 
     def function(self, normalize: bool | None = None) -> tuple[Apply, dict[str, Any]]:
@@ -136,7 +137,7 @@ class SentenceEncoder:
         >>> jax.jit(apply)(params, packing.batches[0]).shape
         (2, 384)
         """
-        return self._apply(self.normalizes if normalize is None else normalize), self.params
+        return self._apply(self._normalizes(normalize)), self.params
 
     def pack(self, sentences: Sentences, batch_tokens: int | None = None) -> Packing:
         """Tokenises and packs: the batches that `function()` takes, and where each vector belongs."""
@@ -270,7 +271,7 @@ class SentenceEncoder:
         write_calibration(Path(folder), arrays, meta)
 
     def similarity(
-        self, a: Float[Array | np.ndarray, "*n"], b: Float[Array | np.ndarray, "*m"]
+        self, a: Shaped[Array | np.ndarray, "*n"], b: Shaped[Array | np.ndarray, "*m"]
     ) -> Float[np.ndarray, "..."]:
         """Cosine of every vector of `a` with every vector of `b`; a zero vector has cosine 0 with everything.
 
@@ -281,9 +282,11 @@ class SentenceEncoder:
         Returns:
             float32 [n, m], without the axis of an argument that was a single vector.
         """
-        if np.shape(a)[-1:] != np.shape(b)[-1:] or not np.shape(a):
+        a, b = (x if isinstance(x, jax.Array) else np.asarray(x) for x in (a, b))
+        numeric = jnp.issubdtype(a.dtype, jnp.number) and jnp.issubdtype(b.dtype, jnp.number)
+        if not numeric or not a.shape or a.shape[-1:] != b.shape[-1:]:
             raise InputError(
-                f"a and b have shapes {np.shape(a)} and {np.shape(b)}; expected [n, dim] and [m, dim]"
+                f"a is {a.dtype} {a.shape} and b is {b.dtype} {b.shape}; expected vectors [n, dim] and [m, dim]"
             )
         first, second = (unit(jnp.asarray(vectors, jnp.float32)) for vectors in (a, b))
         return np.asarray(jnp.matmul(first, second.T, precision=jax.lax.Precision.HIGHEST))
@@ -291,7 +294,8 @@ class SentenceEncoder:
     @cached_property
     def _placed(self) -> tuple[dict[str, Any], NamedSharding]:
         rows = local_rows()
-        return replicate(self.params, rows), rows
+        with jax.ensure_compile_time_eval():
+            return replicate(self.params, rows), rows
 
     @cached_property
     def _apply(self) -> Callable[[bool], Apply]:
@@ -309,8 +313,17 @@ class SentenceEncoder:
             lambda normalizes: Pipeline(self.tokenizer, jax.jit(self._apply(normalizes)), *self._placed)
         )
 
-    def _pipeline(self, normalize: bool | None) -> Pipeline:
-        return self._pipelines(self.normalizes if normalize is None else normalize)
+    def _pipeline(self, normalize: Any) -> Pipeline:
+        return self._pipelines(self._normalizes(normalize))
+
+    def _normalizes(self, asked: Any) -> bool:
+        if not isinstance(asked, bool | np.bool_ | None):
+            raise InputError(f"normalize is {asked!r}; expected True, False or None")
+        return self.normalizes if asked is None else bool(asked)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Compiled programs stay behind when an encoder is pickled or copied.
+        return {part.name: getattr(self, part.name) for part in fields(self)}
 
 
 @partial(jax.jit, donate_argnums=0)

@@ -29,6 +29,8 @@ def load_model(
 ) -> dict[str, Any]:
     """The fields of a `SentenceEncoder`; arguments as for its `load`."""
     folder = find_model(name)
+    if not isinstance(layers, str | int):
+        layers = tuple(layers)
     if is_calibration(folder):
         return _load_calibrated(folder, pooling, layers, dtype, max_length, token_weights)
     if dtype not in ("float32", "bfloat16", "auto"):
@@ -85,7 +87,7 @@ def _load_calibrated(
         (layers, "last", "layers"),
         (token_weights, None, "token_weights"),
     ):
-        if asked is not default and asked != default:
+        if asked is not None and not (isinstance(asked, str) and asked == default):
             raise InputError(
                 f"{folder}: its calibration was fitted with {key} {meta.get(key)}; leave {key} out, or fit it again"
             )

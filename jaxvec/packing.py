@@ -59,11 +59,20 @@ class PackedBatch:
         >>> PackedBatch.dense(np.array([[101, 7592, 102, 0]]), np.array([[1, 1, 1, 0]])).sentence_ids
         array([[1, 1, 1, 0]], dtype=int32)
         """
+        if not all(hasattr(array, "shape") for array in (token_ids, attention_mask)):
+            raise InputError(
+                "token_ids and attention_mask are not arrays; expected int arrays [rows, length]"
+            )
         given = [token_ids, attention_mask] + ([] if token_type_ids is None else [token_type_ids])
         if len(shapes := {array.shape for array in given}) > 1 or len(token_ids.shape) != 2:
             raise InputError(
                 f"token_ids, attention_mask and token_type_ids have shapes {sorted(shapes)}; expected one [rows, length]"
             )
+        for ids in (token_ids, token_type_ids):
+            if isinstance(ids, np.ndarray) and not _fits_int32(ids):
+                raise InputError(
+                    f"ids are {ids.dtype} {ids.min()} to {ids.max()}; expected integers within int32"
+                )
         xp = np if isinstance(token_ids, np.ndarray) and isinstance(attention_mask, np.ndarray) else jnp
         real = (attention_mask > 0).astype(np.int32)
         positions = xp.maximum(xp.cumsum(real, axis=1, dtype=np.int32) - 1, 0)
@@ -85,6 +94,13 @@ class Packing:
     indices: list[np.ndarray]
     tokens: int
     computed: int
+
+
+def _fits_int32(ids: np.ndarray) -> bool:
+    limits = np.iinfo(np.int32)
+    return np.issubdtype(ids.dtype, np.integer) and (
+        not ids.size or limits.min <= ids.min() <= ids.max() <= limits.max
+    )
 
 
 def pack(ids: TokenIds, batch_tokens: int = 2048, row_multiple: int = 1) -> Packing:

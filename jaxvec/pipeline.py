@@ -96,18 +96,16 @@ class Pipeline:
             tick: called with the number of sentences whenever a batch has been computed.
             stacklevel: whom the warning about cut sentences points at, as `warnings.warn` counts.
         """
+        # The stream is read on the caller's thread: it may be bound to it, and a signal must reach a read that waits.
         texts, row, truncated = iter(sentences), 0, 0
-
-        def prepare_next(first_row: int) -> tuple[list[Any], Packing, int]:
-            chunk = list(islice(texts, CHUNK))
-            return chunk, *self.prepare(chunk, first_row, batch_tokens)
-
         with ThreadPoolExecutor(1, "jaxvec-tokens") as worker:
-            following = worker.submit(prepare_next, row)
-            while (prepared := following.result())[0]:
-                chunk, packing, cut = prepared
+            following = list(islice(texts, CHUNK))
+            preparing = worker.submit(self.prepare, following, row, batch_tokens)
+            while chunk := following:
+                packing, cut = preparing.result()
                 row, truncated = row + len(chunk), truncated + cut
-                following = worker.submit(prepare_next, row)
+                following = list(islice(texts, CHUNK))
+                preparing = worker.submit(self.prepare, following, row, batch_tokens)
                 sent: list[tuple[Array, np.ndarray]] = []
                 for batch, index in zip(packing.batches, packing.indices, strict=True):
                     sent.append((self.apply(self.params, jax.device_put(batch, self.rows)), index))

@@ -64,7 +64,7 @@ def pool(
     numbers = jnp.arange(1, slots + 1, dtype=sentence_ids.dtype)
     member = sentence_ids[:, None, :] == numbers[None, :, None]
     if pooling == "max":
-        highest = jnp.max(jnp.where(member[..., None], states[:, None], -jnp.inf), axis=2)
+        highest = jnp.max(jnp.where(member[..., None], states[:, None], -jnp.inf), axis=2, initial=-jnp.inf)
         return jnp.where(member.any(-1)[..., None], highest, 0.0)
     share = member.astype(jnp.float32)
     if pooling in ("cls", "pooler"):

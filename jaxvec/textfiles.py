@@ -128,6 +128,8 @@ def _read(path: str, column: str | None, errors: str) -> Iterator[str]:
 
 def _open(path: str, gzipped: bool) -> Any:
     if path == "-":
+        if sys.stdin is None:
+            raise InputError("standard input is closed; give a file, or pipe text into the command")
         return nullcontext(sys.stdin.buffer)
     return gzip.open(path, "rb") if gzipped else open(path, "rb")
 

@@ -68,7 +68,10 @@ class Tokenizer:
         self._backend.no_truncation()
         self.lower_case = lower_case
         self.vocab_size = 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
-        mask = (probe := self._backend.encode("a", add_special_tokens=True)).special_tokens_mask
+        try:
+            mask = (probe := self._backend.encode("a", add_special_tokens=True)).special_tokens_mask
+        except Exception as error:  # the library raises bare Exception
+            raise InputError(f"{folder}: its tokenizer does not work ({error})") from None
         text = [i for i, special in enumerate(mask) if not special] or [len(mask)]
         self._prefix = probe.ids[: text[0]]
         self._suffix = probe.ids[text[-1] + 1 :]
@@ -95,9 +98,9 @@ class Tokenizer:
         texts = [s.lower() for s in sentences] if self.lower_case else list(sentences)
         try:
             encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
-        except (TypeError, UnicodeEncodeError):
+        except Exception as error:  # the library raises bare Exception
             _name_bad_row(sentences, first_row)
-            raise
+            raise InputError(f"the tokenizer failed on a row from {first_row} on: {error}") from error
         room = self.max_length - len(self._prefix) - len(self._suffix)
         ids, truncated = [], 0
         for encoding in encodings:
@@ -106,6 +109,15 @@ class Tokenizer:
                 content = content[-room:] if self._left else content[:room]
                 truncated += 1
             ids.append(self._prefix + content + self._suffix)
+        if (
+            not self._prefix
+            and not self._suffix
+            and (empty := [row for row, found in enumerate(ids) if not found])
+        ):
+            raise InputError(
+                f"row {first_row + empty[0]} is blank, and this model's tokenizer adds no special tokens that could "
+                "stand for it; leave it out"
+            )
         joined = TokenIds.of(ids)
         return TokenIds(joined.values, joined.offsets, truncated)
 

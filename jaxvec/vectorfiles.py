@@ -243,6 +243,10 @@ def _check_target(path: str | Path) -> None:
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise InputError(f"{path} is a folder; expected the name of a file")
+    if target.is_symlink() or (target.exists() and not target.is_file()):
+        raise InputError(
+            f"{path} is a device, a pipe or a link to itself; expected the name of an ordinary file"
+        )
     _check_parent(target, path)
 
 

@@ -112,7 +112,7 @@ def test_lower_case_is_asked_for_by_the_folder(bert_folder, tmp_path):
 
 @pytest.mark.parametrize("lower_case", [False, True])
 @pytest.mark.parametrize(
-    "entry", [None, 3, 2.5, b"bytes", ("a", "b"), ["a", "b"], ("a",), ["a"], float("nan"), object()], ids=repr
+    "entry", [None, 3, 2.5, b"bytes", ("a", "b"), ["a", "b"], ("a",), ["a"], float("nan"), ...], ids=repr
 )
 def test_an_entry_that_is_not_text_is_named_by_row(bert_folder, entry, lower_case):
     with pytest.raises(InputError, match=rf"row 1002 is {type(entry).__name__}, expected str"):

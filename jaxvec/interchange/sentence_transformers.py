@@ -158,15 +158,14 @@ def _read_transformer(folder: Path) -> tuple[int | None, bool]:
 def _read_layers(folder: Path) -> tuple[int, ...]:
     start = _read_json(folder / "config.json").get("layer_start", 4)  # sentence-transformers' default
     weights = read_tensors(folder).arrays.get("layer_weights")
-    if weights is None or weights.ndim != 1 or not isinstance(start, int) or start < 0:
+    if weights is None or weights.ndim != 1 or type(start) is not int or start < 0:
         raise InputError(f"{folder}: expected a tensor layer_weights [layers] and an integer layer_start")
     positive = weights[weights > 0].astype(np.float64)
-    counts = np.round(weights / positive.min()).astype(int) if len(positive) else np.zeros(0, int)
-    if (
-        not len(positive)
-        or (weights < 0).any()
-        or not np.allclose(counts * positive.min(), weights, rtol=1e-6)
-    ):
+    if not len(positive) or not np.isfinite(weights).all() or positive.max() > 1000 * positive.min():
+        counts = np.zeros(0, int)
+    else:
+        counts = np.round(weights / positive.min()).astype(int)
+    if not len(counts) or (weights < 0).any() or not np.allclose(counts * positive.min(), weights, rtol=1e-6):
         raise InputError(
             f"{folder}: layer_weights are {weights.tolist()}; only averages, with weights that are equal or "
             "whole multiples of the smallest, are supported"

@@ -160,7 +160,8 @@ def _fill_params(config: EncoderConfig, arrays: dict[str, np.ndarray], source: s
         elif not jnp.issubdtype(array.dtype, jnp.floating):
             misshaped.append(f"{name} is {array.dtype}, expected floating point")
         else:
-            array = np.ascontiguousarray(array, dtype=np.float32)
+            with np.errstate(over="ignore"):  # what float32 cannot hold is reported below
+                array = np.ascontiguousarray(array, dtype=np.float32)
             if not np.isfinite(array).all():
                 broken.append(name)
         return array

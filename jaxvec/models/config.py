@@ -9,6 +9,7 @@ from jaxvec.errors import InputError
 
 MODEL_TYPES = ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert", "mpnet")
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh")
+_LIMITS = {"num_hidden_layers": 1 << 10, "num_hidden_groups": 1 << 10, "inner_group_num": 1 << 10}
 _DISTILBERT_KEYS = {
     "hidden_size": "dim",
     "num_hidden_layers": "n_layers",
@@ -115,8 +116,14 @@ def parse_config(raw: dict[str, Any], source: str = "config") -> EncoderConfig:
     def integer(key: str, default: int, least: int = 1) -> int:
         value = raw.get(keys.get(key, key))
         value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(f"{source}: {keys.get(key, key)} is {value!r}; expected an integer ≥ {least}")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or not least <= value < _LIMITS.get(key, 1 << 31)
+        ):
+            raise InputError(
+                f"{source}: {keys.get(key, key)} is {value!r}; expected an integer from {least} to {_LIMITS.get(key, 1 << 31) - 1}"
+            )
         return value
 
     defaults = {  # transformers' defaults, for the few files that leave a key out

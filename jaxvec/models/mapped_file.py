@@ -10,10 +10,13 @@ from jaxvec.errors import InputError
 
 def map_file(path: Path) -> mmap.mmap:
     """Map a weight file read-only; refuse an empty one and a Git-LFS pointer by name."""
-    with path.open("rb") as file:
-        if path.stat().st_size == 0:
-            raise InputError(f"{path} is empty (0 bytes); download it again")
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        with path.open("rb") as file:
+            if path.stat().st_size == 0:
+                raise InputError(f"{path} is empty (0 bytes); download it again")
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
     if mapped[:23] == b"version https://git-lfs":
         raise InputError(f"{path} is a Git-LFS pointer, not the weights; run `git lfs pull`")
     return mapped

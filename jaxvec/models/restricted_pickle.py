@@ -147,7 +147,10 @@ def interpret(stream: bytes | mmap.mmap, path: Path) -> tuple[object, dict[str, 
         elif name in ("GLOBAL", "STACK_GLOBAL"):
             if name == "STACK_GLOBAL":
                 attribute, module = stack.pop(), stack.pop()
-                argument = f"{module} {attribute}"
+                # Formatting nested tuples that share their parts can take for ever.
+                argument = (
+                    f"{module} {attribute}" if isinstance(module, str) and isinstance(attribute, str) else ""
+                )
             if argument not in _ALLOWED:
                 raise InputError(
                     f"{path} refers to {argument.replace(' ', '.')[:100]}; only tensors and dicts are read, and nothing "

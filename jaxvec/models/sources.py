@@ -32,7 +32,12 @@ def find_model(name: str | os.PathLike[str]) -> Path:
     Raises:
         InputError: no such folder and no such model, or the hub cannot be reached.
     """
-    path = Path(name).expanduser()
+    if not isinstance(name, str | os.PathLike) or isinstance(os.fspath(name), bytes):
+        raise InputError(f"the model is {name!r}; expected a folder, a Hugging Face id or {BUNDLED!r}")
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError as error:
+        raise InputError(f"{str(name)!r}: {error}; give the folder's full path") from None
     if path.is_dir() and os.fspath(name):
         return path
     if path.is_file():
@@ -76,15 +81,22 @@ def _fetch(name: str) -> Path:
         raise InputError(
             f"{name!r}: no such folder, and the hub does not serve it ({type(error).__name__}). {advice}"
         ) from None
-    except (hub.HTTPError, OSError) as error:  # HTTPError: the base class of the hub's HTTP client
+    except (
+        hub.HTTPError,
+        OSError,
+        ValueError,
+    ) as error:  # HTTPError: the base class of the hub's HTTP client
         if cached := _cached(name):
             return cached
         raise InputError(
             f"{name!r}: no such folder, and the Hugging Face hub cannot be reached ({type(error).__name__}). {advice}"
         ) from None
     try:
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=_needed(name, files)))
-    except (hub.HTTPError, OSError) as error:
+        needed = _needed(name, files)
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=needed))
+    except InputError:
+        raise
+    except (hub.HTTPError, OSError, ValueError) as error:
         raise InputError(f"{name!r}: the download from the hub failed ({error}). {advice}") from None
 
 
