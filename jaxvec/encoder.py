@@ -288,7 +288,7 @@ class SentenceEncoder:
             raise InputError(
                 f"a is {a.dtype} {a.shape} and b is {b.dtype} {b.shape}; expected vectors [n, dim] and [m, dim]"
             )
-        first, second = (unit(jnp.asarray(vectors, jnp.float32)) for vectors in (a, b))
+        first, second = (unit(jnp.asarray(np.asarray(vectors), jnp.float32)) for vectors in (a, b))
         return np.asarray(jnp.matmul(first, second.T, precision=jax.lax.Precision.HIGHEST))
 
     @cached_property

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from jaxvec.errors import InputError
@@ -37,7 +39,7 @@ def make_apply(
     """
     graph, abstract = nnx.split(nnx.eval_shape(lambda: Encoder(config)))
 
-    def apply(params: dict[str, Any], batch: PackedBatch) -> Array:
+    def run(params: dict[str, Any], batch: PackedBatch) -> Array:
         refuse_foreign_ids(batch, config)
         state = nnx.clone(abstract)
         nnx.replace_by_pure_dict(state, params["encoder"])
@@ -61,6 +63,15 @@ def make_apply(
             filled = (ids[1][:, None, :] == slots[None, :, None]).any(-1)
             vectors = jnp.where(filled[..., None], vectors, 0.0)
         return vectors.reshape(-1, vectors.shape[-1])
+
+    def apply(params: dict[str, Any], batch: PackedBatch) -> Array:
+        # `jax.make_mesh` makes explicit axes, over which gathers need to be told their sharding: rows stay with rows.
+        sharding = jax.typeof(batch.token_ids).sharding
+        if sharding.mesh.empty or not sharding.mesh.explicit_axes:
+            return run(params, batch)
+        rows = NamedSharding(sharding.mesh, PartitionSpec(sharding.spec[0] if len(sharding.spec) else None))
+        with jax.sharding.use_abstract_mesh(sharding.mesh):
+            return jax.sharding.auto_axes(run, out_sharding=rows)(params, batch)
 
     return apply
 

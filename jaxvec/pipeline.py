@@ -97,6 +97,8 @@ class Pipeline:
             stacklevel: whom the warning about cut sentences points at, as `warnings.warn` counts.
         """
         # The stream is read on the caller's thread: it may be bound to it, and a signal must reach a read that waits.
+        if isinstance(sentences, str | bytes):
+            raise InputError("sentences is a single text; expected many of them, such as the lines of a file")
         texts, row, truncated = iter(sentences), 0, 0
         with ThreadPoolExecutor(1, "jaxvec-tokens") as worker:
             following = list(islice(texts, CHUNK))
@@ -108,7 +110,8 @@ class Pipeline:
                 preparing = worker.submit(self.prepare, following, row, batch_tokens)
                 sent: list[tuple[Array, np.ndarray]] = []
                 for batch, index in zip(packing.batches, packing.indices, strict=True):
-                    sent.append((self.apply(self.params, jax.device_put(batch, self.rows)), index))
+                    with jax.set_mesh(self.rows.mesh):  # whatever mesh the caller has set
+                        sent.append((self.apply(self.params, jax.device_put(batch, self.rows)), index))
                     if len(sent) > _IN_FLIGHT:
                         _await(*sent[-1 - _IN_FLIGHT], tick)
                 for late in sent[-_IN_FLIGHT:]:

@@ -40,7 +40,9 @@ def sif_weights(
     >>> weights.shape, bool(weights.min() < 0.01)
     ((30522,), True)
     """
-    if not a > 0:
+    if isinstance(corpus, str | bytes):
+        raise InputError("corpus is a single text; expected many of them, such as the lines of a file")
+    if not 0 < a < float("inf"):
         raise InputError(f"a is {a!r}; expected a positive number, such as 1e-3")
     modules = read_modules(find_model(model))
     config = read_config(modules.encoder)

@@ -208,10 +208,11 @@ def _entry(number: int, kind: str, path: str) -> dict[str, Any]:
 
 
 def _write_tensors(folder: Path, tensors: dict[str, np.ndarray]) -> None:
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
     arrays = {name: np.ascontiguousarray(array, np.float32) for name, array in tensors.items()}
-    save_file(arrays, folder / "model.safetensors", metadata={"format": "pt"})  # transformers asks for it
+    # transformers asks for the format; save_file would leave the file readable to its owner alone.
+    (folder / "model.safetensors").write_bytes(save(arrays, metadata={"format": "pt"}))
 
 
 def _write_json(path: Path, value: Any) -> None:
