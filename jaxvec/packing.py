@@ -98,9 +98,9 @@ class Packing:
 
 def _fits_int32(ids: np.ndarray) -> bool:
     limits = np.iinfo(np.int32)
-    return np.issubdtype(ids.dtype, np.integer) and (
-        not ids.size or limits.min <= ids.min() <= ids.max() <= limits.max
-    )
+    if not np.issubdtype(ids.dtype, np.integer):
+        return False
+    return not ids.size or bool(limits.min <= ids.min() and ids.max() <= limits.max)
 
 
 def pack(ids: TokenIds, batch_tokens: int = 2048, row_multiple: int = 1) -> Packing:

@@ -148,8 +148,8 @@ def interpret(stream: bytes | mmap.mmap, path: Path) -> tuple[object, dict[str, 
             if name == "STACK_GLOBAL":
                 attribute, module = stack.pop(), stack.pop()
                 # Formatting nested tuples that share their parts can take for ever.
-                argument = (
-                    f"{module} {attribute}" if isinstance(module, str) and isinstance(attribute, str) else ""
+                argument = " ".join(
+                    part if isinstance(part, str) else type(part).__name__ for part in (module, attribute)
                 )
             if argument not in _ALLOWED:
                 raise InputError(
