@@ -186,3 +186,12 @@ def test_a_release_of_googles_has_a_vocabulary_and_no_more(tmp_path, cased):
     (tmp_path / "bert_config.json").write_text("{}")
     expected = [2, 5, 8 if cased else 6, 7, 3]
     assert rows_of(Tokenizer(tmp_path, 9)(["the Dogs"])) == [expected]
+
+
+def test_a_tokenizer_without_vocabulary_is_refused(tmp_path):
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import models
+
+    Backend(models.WordPiece({}, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InputError, match="does not work"):
+        Tokenizer(tmp_path, 9)

@@ -262,3 +262,10 @@ def test_a_folder_that_holds_something_is_never_replaced(tmp_path):
     with atomic_folder(tmp_path / "new") as folder:
         (folder / "a").write_text("a")
     assert names(tmp_path / "new") == ["a"]
+
+
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path):
+    os.mkfifo(tmp_path / "v.npy")
+    with pytest.raises(InputError, match="ordinary file"):
+        open_writer(tmp_path / "v.npy", 3)
+    assert (tmp_path / "v.npy").is_fifo()
