@@ -291,3 +291,28 @@ def test_eight_devices_give_what_one_gives(load, run_python, bert_folder, texts)
     for way in ("shard_map", "pmap", "jit over sharded rows", "gradient through shard_map"):
         assert found[way] <= 1e-5, way
     np.testing.assert_allclose(found["vectors"], load("mean").encode(texts), atol=1e-5)
+
+
+def test_apply_takes_rows_sharded_over_an_explicit_mesh(bert_folder, run_python):
+    found = run_python(
+        """
+import json, sys
+import jax, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+from jaxvec import PackedBatch, SentenceEncoder
+encoder = SentenceEncoder.load(sys.argv[1])
+apply, params = encoder.function()
+ids = np.random.default_rng(0).integers(5, 60, (4, 12))
+batch = PackedBatch.dense(ids, np.ones_like(ids))
+alone = jax.jit(apply)(params, batch)
+mesh = jax.make_mesh((2,), ("data",))
+spread = jax.jit(apply)(params, jax.device_put(batch, NamedSharding(mesh, P("data"))))
+with jax.set_mesh(mesh):
+    inside = encoder.encode(["the dog"])
+print(json.dumps([float(abs(np.asarray(spread) - np.asarray(alone)).max()),
+                  float(abs(inside - encoder.encode(["the dog"])).max())]))
+""",
+        bert_folder,
+        XLA_FLAGS="--xla_force_host_platform_device_count=2",
+    )
+    assert max(found) <= 1e-5
