@@ -14,7 +14,8 @@ from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Shaped
 from tqdm import tqdm
 
-from jaxvec.calibration.affine_map import Affine
+from jaxvec.calibration.calibration import Calibration, device_arrays, rebuild
+from jaxvec.calibration.chain import compose
 from jaxvec.calibration.folder import write_calibration
 from jaxvec.calibration.moments import Moments
 from jaxvec.errors import InputError
@@ -57,7 +58,7 @@ class SentenceEncoder:
     pooling: str
     layers: tuple[int, ...]
     dtype: str
-    calibration: Affine | None = field(repr=False)
+    calibration: Calibration | None = field(repr=False)
     normalizes: bool
     provenance: dict[str, Any] | None = None
 
@@ -67,7 +68,7 @@ class SentenceEncoder:
         name: str | os.PathLike[str] = BUNDLED,
         *,
         pooling: str | None = None,
-        layers: str | int | Sequence[int] = "last",
+        layers: str | int | Sequence[int] | None = None,
         dtype: str = "float32",
         max_length: int | None = None,
         token_weights: Float[Array | np.ndarray, " vocab"] | None = None,
@@ -80,7 +81,8 @@ class SentenceEncoder:
             pooling: "cls", "mean", "max", "pooler" (BERT's tanh layer over the first token) or "sif"; None takes the
                 folder's own (a sentence-transformers folder has one), else "mean".
             layers: "last", "last_two", "first_last", "embedding_last", or hidden-state numbers (0 is the
-                embedding output, 1 the first block, −1 the last), which are averaged before pooling.
+                embedding output, 1 the first block, −1 the last), which are averaged before pooling; None
+                takes the folder's own (a folder written by `save` has some), else "last".
             dtype: what the large products are computed in: "float32", "bfloat16", or "auto": bfloat16 where the
                 hardware multiplies it natively. Parameters that only add stay float32, and vectors leave as float32.
             max_length: tokens of a sentence, special ones included; None takes the sentence-transformers file's,
@@ -119,8 +121,7 @@ class SentenceEncoder:
         if self.token_weights is not None:
             params["token_weights"] = self.token_weights
         if self.calibration is not None:
-            with jax.ensure_compile_time_eval():  # kept for later, whatever is being traced now
-                params["calibration"] = {n: jnp.asarray(a) for n, a in self.calibration.to_arrays().items()}
+            params["calibration"] = device_arrays(self.calibration)
         return params
 
     def function(self, normalize: bool | None = None) -> tuple[Apply, dict[str, Any]]:
@@ -216,7 +217,7 @@ class SentenceEncoder:
         return moments
 
     def with_calibration(
-        self, calibration: Affine, provenance: dict[str, Any] | None = None
+        self, calibration: Calibration, provenance: dict[str, Any] | None = None
     ) -> "SentenceEncoder":
         """The same encoder with a correction applied to its un-normalised vectors.
 
@@ -233,7 +234,7 @@ class SentenceEncoder:
                 f"the calibration takes vectors of width {calibration.input_dim}, this encoder gives {self.dim}; "
                 "fit it on this encoder's own vectors, with the same pooling and layers"
             )
-        combined = calibration if self.calibration is None else self.calibration.then(calibration)
+        combined = calibration if self.calibration is None else compose(self.calibration, calibration)
         record = {"calibration": calibration.figures(), **(provenance or {})}
         if self.provenance is not None:
             record["before"] = self.provenance
@@ -266,6 +267,7 @@ class SentenceEncoder:
             **self.describe(),
             "model": known,
             "fingerprint": self.fingerprint,
+            "calibration": self.calibration.spec(),
             "provenance": self.provenance,
         }
         write_calibration(Path(folder), arrays, meta)
@@ -300,7 +302,7 @@ class SentenceEncoder:
     @cached_property
     def _apply(self) -> Callable[[bool], Apply]:
         def make(normalizes: bool) -> Apply:
-            calibrate = None if self.calibration is None else _calibrate
+            calibrate = None if self.calibration is None else partial(_calibrate, self.calibration.spec())
             return make_apply(
                 self.config, self.pooling, self.layers, jnp.dtype(self.dtype), calibrate, normalizes
             )
@@ -331,8 +333,8 @@ def _add(moments: Moments, vectors: Array, weights: Any) -> Moments:
     return moments.update(vectors, weights)
 
 
-def _calibrate(arrays: dict[str, Array], vectors: Array) -> Array:
-    return Affine(**arrays)(vectors)
+def _calibrate(spec: dict[str, Any], arrays: dict[str, Array], vectors: Array) -> Array:
+    return rebuild(spec, arrays)(vectors)
 
 
 def _as_list(sentences: Sentences) -> list[Any]:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxvec.calibration.affine_map import Affine
+from jaxvec.calibration.calibration import rebuild
 from jaxvec.calibration.folder import is_calibration, read_calibration
 from jaxvec.errors import InputError
 from jaxvec.interchange.sentence_transformers import read_dense, read_modules
@@ -22,14 +22,14 @@ from jaxvec.tokens import Tokenizer
 def load_model(
     name: str | os.PathLike[str],
     pooling: str | None,
-    layers: str | int | Sequence[int],
+    layers: str | int | Sequence[int] | None,
     dtype: str,
     max_length: int | None,
     token_weights: Any,
 ) -> dict[str, Any]:
     """The fields of a `SentenceEncoder`; arguments as for its `load`."""
     folder = find_model(name)
-    if not isinstance(layers, str | int):
+    if not isinstance(layers, str | int | None):
         layers = tuple(layers)
     if is_calibration(folder):
         return _load_calibrated(folder, pooling, layers, dtype, max_length, token_weights)
@@ -41,7 +41,7 @@ def load_model(
     config, params = load_checkpoint(modules.encoder)
     chosen = pooling or modules.pooling or "mean"
     own = resolve_layers(modules.layers or "last", config.num_layers)
-    numbers = own if layers == "last" else resolve_layers(layers, config.num_layers)
+    numbers = own if layers is None else resolve_layers(layers, config.num_layers)
     if chosen == "pooler" and not config.has_pooler:
         raise InputError(
             f"{folder}: pooling 'pooler' needs the pooler's weights, which this checkpoint lacks"
@@ -112,7 +112,7 @@ def _load_calibrated(
         )
     return {
         **fields,
-        "calibration": Affine.from_arrays(**arrays),
+        "calibration": rebuild(meta["calibration"], arrays),
         "normalizes": False,
         "provenance": meta["provenance"],
     }

@@ -1,0 +1,57 @@
+"""`jaxvec …`: a thin door in front of the library. Results go to stdout, everything else to stderr."""
+
+import io
+import signal
+import sys
+import warnings
+from typing import Annotated
+
+import typer
+
+from jaxvec.cli.demo import demo
+from jaxvec.cli.encode import encode
+from jaxvec.cli.export import export
+from jaxvec.cli.fit import fit
+from jaxvec.cli.options import say
+from jaxvec.errors import InputError
+
+app = typer.Typer(
+    help="Sentence vectors whose cosine means something: BERT encoders and their calibration, in JAX.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command()(encode)
+app.command(no_args_is_help=True)(fit)
+app.command(no_args_is_help=True)(export)
+app.command()(demo)
+
+
+def main() -> None:
+    """Runs the command line; bad input ends with exit code 2 and one line on stderr."""
+    # As exceptions, signals let half-written files be removed.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup and background jobs ignore some
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", UserWarning)
+        warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
+        try:
+            app()
+        except InputError as error:
+            say(f"error: {error}")
+            sys.exit(2)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        from jaxvec import __version__
+
+        print(__version__)
+        raise typer.Exit

@@ -1,0 +1,113 @@
+"""`jaxvec fit`: a calibration fitted on a corpus, saved as a folder."""
+
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jaxvec.cli.options import (
+    BatchTokens,
+    Column,
+    Dtype,
+    Errors,
+    Json,
+    Layers,
+    MaxLength,
+    Model,
+    Pooling,
+    Text,
+    load_encoder,
+    print_result,
+    progress,
+)
+from jaxvec.errors import InputError
+
+
+class Method(StrEnum):
+    """What `jaxvec fit` can fit."""
+
+    whitening = "whitening"
+    standardize = "standardize"
+    remove_components = "remove-components"
+    pca = "pca"
+
+
+def fit(
+    method: Annotated[Method, typer.Argument(help="Which correction.")],
+    text: Text,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write; new, or empty.")],
+    dim: Annotated[
+        int | None, typer.Option(help="whitening, pca: keep this many leading directions.")
+    ] = None,
+    shrinkage: Annotated[
+        str | None,
+        typer.Option(help="whitening: pull the covariance towards c·I: ledoit-wolf, oas, or 0 to 1."),
+    ] = None,
+    power: Annotated[float | None, typer.Option(help="whitening: 1 whitens, less whitens in part.")] = None,
+    zca: Annotated[bool | None, typer.Option("--zca", help="whitening: rotate back afterwards.")] = None,
+    rtol: Annotated[
+        float | None, typer.Option(help="whitening: cut directions up to this share of the largest variance.")
+    ] = None,
+    k: Annotated[
+        int | None, typer.Option("-k", help="remove-components: how many directions to remove.")
+    ] = None,
+    center: Annotated[
+        bool | None, typer.Option("--center/--no-center", help="remove-components: subtract the mean too.")
+    ] = None,
+    model: Model = "all-MiniLM-L6-v2",
+    pooling: Pooling = None,
+    layers: Layers = None,
+    dtype: Dtype = "float32",
+    max_length: MaxLength = None,
+    batch_tokens: BatchTokens = None,
+    column: Column = None,
+    errors: Errors = "strict",
+    as_json: Json = False,
+) -> None:
+    """Fit a correction on a corpus and save it as a folder, which every command takes as a model."""
+    from jaxvec.calibration import affine
+    from jaxvec.textfiles import read_sentences
+    from jaxvec.vectorfiles import atomic_folder
+
+    with suppress(TypeError, ValueError):
+        shrinkage = float(shrinkage)
+    solvers = {
+        Method.whitening: (affine.whitening, ("dim", "shrinkage", "power", "zca", "rtol")),
+        Method.standardize: (affine.standardize, ()),
+        Method.remove_components: (affine.remove_components, ("k", "center")),
+        Method.pca: (affine.pca, ("dim",)),
+    }
+    solve, accepted = solvers[method]
+    asked = {
+        "dim": dim,
+        "shrinkage": shrinkage,
+        "power": power,
+        "zca": zca,
+        "rtol": rtol,
+        "k": k,
+        "center": center,
+    }
+    asked = {name: value for name, value in asked.items() if value is not None}
+    if method is Method.remove_components:
+        asked.setdefault("k", 1)
+    if foreign := [name for name in asked if name not in accepted]:
+        raise InputError(
+            f"{method} takes no option {', '.join(foreign)}; it takes {', '.join(accepted) or 'none'}"
+        )
+
+    sentences = read_sentences(text, column, errors)
+    atomic_folder(output)  # refuses a path that cannot be written before any work is done
+    encoder = load_encoder(model, pooling=pooling, layers=layers, dtype=dtype, max_length=max_length)
+    with progress() as tick:
+        moments = encoder.moments(sentences, batch_tokens=batch_tokens, tick=tick)
+    calibrated = encoder.with_calibration(solve(moments, **asked), {"corpus": text})
+    calibrated.save(output)
+    figures = calibrated.provenance["calibration"]
+    print_result(
+        as_json,
+        f"{output}: {method} of {figures['count']:.0f} sentences, {encoder.dim} → {calibrated.dim} dimensions, "
+        f"rank {figures['rank']}, cut: {figures['cut_reason'] or 'nothing'}",
+        {"output": str(output), **encoder.describe(), **figures},
+    )
