@@ -46,16 +46,7 @@ def load_model(
         raise InputError(
             f"{folder}: pooling 'pooler' needs the pooler's weights, which this checkpoint lacks"
         )
-    limit = config.max_length
-    if max_length is not None and (
-        isinstance(max_length, bool)
-        or not isinstance(max_length, int | np.integer)
-        or not 0 < max_length <= limit
-    ):
-        raise InputError(f"max_length is {max_length!r}; this model's position table allows 1 to {limit}")
-    tokenizer = Tokenizer(
-        modules.encoder, max_length or min(modules.max_length or limit, limit), modules.lower_case
-    )
+    tokenizer = load_tokenizer(modules, config, max_length)
     if tokenizer.vocab_size > config.vocab_size:
         raise InputError(
             f"{folder}: the tokenizer knows {tokenizer.vocab_size} tokens but the embedding table has "
@@ -64,11 +55,10 @@ def load_model(
     compute = _auto_dtype() if dtype == "auto" else dtype
     return {
         "name": os.fspath(name),
-        "folder": folder,
-        "fingerprint": fingerprint(params),
+        "folder": folder.resolve(),
         "config": config,
         "tokenizer": tokenizer,
-        "encoder_params": cast_params(params, jnp.dtype(compute)),
+        "weights": Weights(cast_params(params, jnp.dtype(compute))),
         "token_weights": _check_token_weights(token_weights, chosen, config.vocab_size),
         "pooling": chosen,
         "layers": numbers,

@@ -1,5 +1,6 @@
 """Affine: the one form of every linear correction, x ↦ (x − mean) @ kernel."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -66,6 +67,17 @@ class Affine:
         if not all(np.isfinite(array).all() for array in arrays):
             raise InputError("mean, kernel or bias holds a value that is not finite; fit it again")
         return cls(*map(jnp.asarray, arrays))
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], arrays: Mapping[str, Any]) -> "Affine":
+        """The Affine of which these are `spec()` and `to_arrays()`, concrete or traced; see `rebuild`."""
+        if any(isinstance(array, jax.core.Tracer) for array in arrays.values()):
+            return cls(**arrays)
+        return cls.from_arrays(**arrays)
+
+    def spec(self) -> dict[str, Any]:
+        """Its plain values, as JSON takes them."""
+        return {"kind": "affine"}
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """The float32 arrays on the host: "mean", "kernel" and, after `then`, "bias"."""

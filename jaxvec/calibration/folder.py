@@ -10,7 +10,7 @@ import numpy as np
 from jaxvec.errors import InputError
 from jaxvec.vectorfiles import atomic_folder
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 had affine calibrations only and did not say so
 META, ARRAYS, SUMS = "jaxvec.json", "calibration.safetensors", "SHA256SUMS"
 
 
@@ -62,8 +62,9 @@ def read_calibration(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any
             f"{folder}: its files are not as they were written ({SUMS} does not match); fit it again"
         )
     meta = json.loads(files[META])
-    if meta["format_version"] != FORMAT_VERSION:
+    if not 1 <= meta["format_version"] <= FORMAT_VERSION:
         raise InputError(
-            f"{folder}: format version {meta['format_version']}; this jaxvec reads {FORMAT_VERSION}. Update jaxvec"
+            f"{folder}: format version {meta['format_version']}; this jaxvec reads 1 to {FORMAT_VERSION}. "
+            "Update jaxvec"
         )
-    return load(files[ARRAYS]), meta
+    return load(files[ARRAYS]), {"calibration": {"kind": "affine"}, **meta}
