@@ -69,7 +69,7 @@ def import_pyarrow(path: str) -> Any:
 
 
 @dataclass
-class _Decoder:
+class Decoder:
     """UTF-8 decoding that says where it failed, or counts what it replaced."""
 
     name: str
@@ -96,23 +96,23 @@ def _read(path: str, column: str | None, errors: str) -> Iterator[str]:
     name = "standard input" if path == "-" else path
     gzipped = path.lower().endswith(".gz")
     suffix = Path(path[:-3] if gzipped else path).suffix.lower()
-    decode = _Decoder(name, errors, unit="row" if suffix == ".parquet" else "line")
+    decode = Decoder(name, errors, unit="row" if suffix == ".parquet" else "line")
     if column is not None and suffix not in TABLES:
         raise InputError(
             f"{name} is read as plain text, one sentence a line, and has no column {column!r}: "
             f"leave --column out, or give a file named {', '.join(TABLES)}"
         )
     try:
-        with _open(path, gzipped) as file:
+        with open_bytes(path, gzipped) as file:
             if suffix == ".parquet":
                 yield from _parquet(file, column, decode, gzipped)
             elif suffix == ".jsonl":
-                yield from _jsonl(_lines(file, decode), column, name)
+                yield from _jsonl(decoded_lines(file, decode), column, name)
             elif suffix in TABLES:
-                rows = _tsv_rows if suffix == ".tsv" else _csv_rows
-                yield from _cells(rows(_lines(file, decode), name), column, name)
+                rows = tsv_rows if suffix == ".tsv" else csv_rows
+                yield from _cells(rows(decoded_lines(file, decode), name), column, name)
             else:
-                yield from map(_without_line_end, _lines(file, decode))
+                yield from map(without_line_end, decoded_lines(file, decode))
     except FileNotFoundError as error:
         raise InputError(f"{name}: no such file") from error
     except IsADirectoryError as error:
@@ -126,7 +126,8 @@ def _read(path: str, column: str | None, errors: str) -> Iterator[str]:
         )
 
 
-def _open(path: str, gzipped: bool) -> Any:
+def open_bytes(path: str, gzipped: bool) -> Any:
+    """The file's bytes, unpacked, as a context manager; "-" is standard input."""
     if path == "-":
         if sys.stdin is None:
             raise InputError("standard input is closed; give a file, or pipe text into the command")
@@ -134,7 +135,7 @@ def _open(path: str, gzipped: bool) -> Any:
     return gzip.open(path, "rb") if gzipped else open(path, "rb")
 
 
-def _lines(file: Any, decode: _Decoder) -> Iterator[str]:
+def decoded_lines(file: Any, decode: Decoder) -> Iterator[str]:
     """Lines with their ends. A binary file breaks at newline only; str.splitlines knows ten more ends."""
     offset = 0
     for number, line in enumerate(file, start=1):
@@ -146,16 +147,17 @@ def _lines(file: Any, decode: _Decoder) -> Iterator[str]:
         offset += len(line)
 
 
-def _without_line_end(line: str) -> str:
+def without_line_end(line: str) -> str:
     return line[:-2] if line.endswith("\r\n") else line.removesuffix("\n")
 
 
-def _tsv_rows(lines: Iterator[str], name: str) -> Iterator[tuple[int, list[str]]]:
+def tsv_rows(lines: Iterator[str], name: str) -> Iterator[tuple[int, list[str]]]:
+    """Rows with their line; quotes are literal."""
     for number, line in enumerate(lines, start=1):
-        yield number, _without_line_end(line).split("\t")
+        yield number, without_line_end(line).split("\t")
 
 
-def _csv_rows(lines: Iterator[str], name: str) -> Iterator[tuple[int, list[str]]]:
+def csv_rows(lines: Iterator[str], name: str) -> Iterator[tuple[int, list[str]]]:
     """Rows with the line each begins on. Strict: an unclosed quote would swallow the rest of the file."""
     csv.field_size_limit(2**31 - 1)  # the default, 131,072 characters, is less than some documents hold
     reader = csv.reader(lines, strict=True)
@@ -179,7 +181,7 @@ def _cells(rows: Iterator[tuple[int, list[str]]], column: str | None, name: str)
         _, header = next(rows, (1, None))
         if header is None:
             raise InputError(f"{name} is empty; expected a header line that names the columns")
-        at = _position(header, column, name, " (or its number, if there is no header line)")
+        at = column_position(header, column, name, " (or its number, if there is no header line)")
     for number, row in rows:
         if len(row) <= at:
             tabs = "; its fields are split by tabs: name the file .tsv" if "\t" in row[0] else ""
@@ -189,7 +191,8 @@ def _cells(rows: Iterator[tuple[int, list[str]]], column: str | None, name: str)
         yield row[at]
 
 
-def _position(names: list[str], column: str | None, where: str, hint: str = "") -> int:
+def column_position(names: list[str], column: str | None, where: str, hint: str = "") -> int:
+    """Where a column stands among `names`; one that is not there, or twice, is refused with what was found."""
     found = ", ".join(map(repr, names))
     if column is None:
         raise InputError(f"{where}: say with --column which column holds the sentences{hint}. Found: {found}")
@@ -209,7 +212,7 @@ def _jsonl(lines: Iterator[str], column: str | None, name: str) -> Iterator[str]
         if not isinstance(row, dict):
             raise InputError(f"{where}: expected a JSON object, got {type(row).__name__}")
         if column is None or column not in row:
-            _position(list(row), column, where)
+            column_position(list(row), column, where)
         text = row[column]
         if not isinstance(text, str):
             raise InputError(f"{where}: {column!r} holds {json.dumps(text)[:80]}; expected a string")
@@ -220,13 +223,13 @@ def _jsonl(lines: Iterator[str], column: str | None, name: str) -> Iterator[str]
         yield text
 
 
-def _parquet(file: Any, column: str | None, decode: _Decoder, gzipped: bool) -> Iterator[str]:
+def _parquet(file: Any, column: str | None, decode: Decoder, gzipped: bool) -> Iterator[str]:
     if gzipped:
         raise InputError(f"{decode.name}: parquet is compressed inside; unpack the .gz first")
     pa = import_pyarrow(decode.name)
     try:
         table = pa.parquet.ParquetFile(file)
-        at = _position(table.schema_arrow.names, column, decode.name)
+        at = column_position(table.schema_arrow.names, column, decode.name)
         kind = table.schema_arrow.field(at).type
         value = kind.value_type if pa.types.is_dictionary(kind) else kind
         if not (
