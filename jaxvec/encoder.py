@@ -20,11 +20,11 @@ from jaxvec.calibration.folder import write_calibration
 from jaxvec.calibration.moments import Moments
 from jaxvec.errors import InputError
 from jaxvec.forward import Apply, make_apply
-from jaxvec.loading import load_model
+from jaxvec.loading import load_model, model_fingerprint
 from jaxvec.models.config import EncoderConfig
 from jaxvec.models.sources import BUNDLED
 from jaxvec.packing import Packing
-from jaxvec.pipeline import Pipeline, local_rows, replicate
+from jaxvec.pipeline import Pipeline, Weights, local_rows, replicate
 from jaxvec.pooling import normalize as unit
 from jaxvec.pooling import resolve_layers
 from jaxvec.tokens import Tokenizer
@@ -49,11 +49,11 @@ class SentenceEncoder:
     """
 
     name: str
+    source: str = field(repr=False)
     folder: Path
-    fingerprint: str = field(repr=False)
     config: EncoderConfig = field(repr=False)
     tokenizer: Tokenizer = field(repr=False)
-    encoder_params: dict[str, Any] = field(repr=False)
+    weights: Weights = field(repr=False)
     token_weights: Any = field(repr=False)
     pooling: str
     layers: tuple[int, ...]
@@ -117,7 +117,16 @@ class SentenceEncoder:
     @cached_property
     def params(self) -> dict[str, Any]:
         """What `function` returns beside apply: a nested dict of floating arrays."""
-        params = {"encoder": self.encoder_params}
+        return {"encoder": self.weights.params, **self._own_params}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of weights and tokenizer: vectors of equal fingerprint, pooling and layers are comparable."""
+        return model_fingerprint(self.weights.params, self.tokenizer)
+
+    @cached_property
+    def _own_params(self) -> dict[str, Any]:
+        params = {}
         if self.token_weights is not None:
             params["token_weights"] = self.token_weights
         if self.calibration is not None:
@@ -261,11 +270,9 @@ class SentenceEncoder:
         arrays = self.calibration.to_arrays()
         if self.token_weights is not None:
             arrays["token_weights"] = np.asarray(self.token_weights)
-        local = Path(self.name).expanduser()
-        known = str(local.resolve()) if local.is_dir() else self.name
         meta = {
             **self.describe(),
-            "model": known,
+            "model": self.source,
             "fingerprint": self.fingerprint,
             "calibration": self.calibration.spec(),
             "provenance": self.provenance,
@@ -297,7 +304,7 @@ class SentenceEncoder:
     def _placed(self) -> tuple[dict[str, Any], NamedSharding]:
         rows = local_rows()
         with jax.ensure_compile_time_eval():
-            return replicate(self.params, rows), rows
+            return {"encoder": self.weights.placed, **replicate(self._own_params, rows)}, rows
 
     @cached_property
     def _apply(self) -> Callable[[bool], Apply]:

@@ -1,5 +1,6 @@
 """A model's name and what was asked of it → everything a SentenceEncoder holds, checked against each other."""
 
+import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +13,11 @@ import numpy as np
 from jaxvec.calibration.calibration import rebuild
 from jaxvec.calibration.folder import is_calibration, read_calibration
 from jaxvec.errors import InputError
-from jaxvec.interchange.sentence_transformers import read_dense, read_modules
+from jaxvec.interchange.sentence_transformers import FolderModules, read_dense, read_modules
 from jaxvec.models.checkpoint import cast_params, fingerprint, load_checkpoint
+from jaxvec.models.config import EncoderConfig
 from jaxvec.models.sources import find_model
+from jaxvec.pipeline import Weights
 from jaxvec.pooling import POOLINGS, resolve_layers
 from jaxvec.tokens import Tokenizer
 
@@ -55,6 +58,7 @@ def load_model(
     compute = _auto_dtype() if dtype == "auto" else dtype
     return {
         "name": os.fspath(name),
+        "source": str(folder.resolve()) if Path(name).expanduser().is_dir() else os.fspath(name),
         "folder": folder.resolve(),
         "config": config,
         "tokenizer": tokenizer,
@@ -68,19 +72,29 @@ def load_model(
     }
 
 
+def load_tokenizer(modules: FolderModules, config: EncoderConfig, max_length: int | None = None) -> Tokenizer:
+    """The model's tokenizer, which keeps as many tokens as asked, else as the folder says and the model allows."""
+    limit = config.max_length
+    if max_length is not None and (
+        isinstance(max_length, bool)
+        or not isinstance(max_length, int | np.integer)
+        or not 0 < max_length <= limit
+    ):
+        raise InputError(f"max_length is {max_length!r}; this model's position table allows 1 to {limit}")
+    return Tokenizer(
+        modules.encoder, max_length or min(modules.max_length or limit, limit), modules.lower_case
+    )
+
+
+def model_fingerprint(params: Any, tokenizer: Tokenizer) -> str:
+    """A digest of everything that makes a model's vectors what they are, besides pooling and layers."""
+    return hashlib.blake2b((fingerprint(params) + tokenizer.digest()).encode(), digest_size=16).hexdigest()
+
+
 def _load_calibrated(
     folder: Path, pooling: Any, layers: Any, dtype: str, max_length: Any, token_weights: Any
 ) -> Any:
     arrays, meta = read_calibration(folder)
-    for asked, default, key in (
-        (pooling, None, "pooling"),
-        (layers, "last", "layers"),
-        (token_weights, None, "token_weights"),
-    ):
-        if asked is not None and not (isinstance(asked, str) and asked == default):
-            raise InputError(
-                f"{folder}: its calibration was fitted with {key} {meta.get(key)}; leave {key} out, or fit it again"
-            )
     beside = folder / "model"
     try:
         fields = load_model(
@@ -95,10 +109,21 @@ def _load_calibrated(
         raise InputError(
             f"{folder}: cannot load the encoder it was fitted on ({error}). Put that model, or a link to it, at {beside}"
         ) from None
-    if fields["fingerprint"] != meta["fingerprint"]:
+    numbers = fields["layers"] if layers is None else resolve_layers(layers, fields["config"].num_layers)
+    for key, asked, fitted in (
+        ("pooling", pooling or meta["pooling"], meta["pooling"]),
+        ("layers", list(numbers), meta["layers"]),
+        ("token_weights", token_weights, None),
+    ):
+        if asked is not fitted and asked != fitted:
+            raise InputError(
+                f"{folder}: its calibration was fitted with its own {key}{f' {fitted}' if fitted else ''}; "
+                f"leave {key} out, or fit it again"
+            )
+    if model_fingerprint(fields["weights"].params, fields["tokenizer"]) != meta["fingerprint"]:
         raise InputError(
-            f"{folder}: the weights of {fields['name']!r} are not those the calibration was fitted on; "
-            f"put that model at {beside}, or fit it again"
+            f"{folder}: the weights or the tokenizer of {fields['name']!r} are not those the calibration was "
+            f"fitted on; put that model at {beside}, or fit it again"
         )
     return {
         **fields,

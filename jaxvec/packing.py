@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, combinations
+from itertools import accumulate
 from typing import Any
 
 import jax
@@ -16,6 +16,9 @@ from jaxvec.errors import InputError
 from jaxvec.tokens import TokenIds
 
 _LONGEST_SHORT_ROW = 64
+_WORTH_A_LENGTH = (
+    100_000  # tokens from which on a row length of their own saves more than its compilation costs
+)
 
 
 @jax.tree_util.register_dataclass
@@ -130,7 +133,7 @@ def pack(ids: TokenIds, batch_tokens: int = 2048, row_multiple: int = 1) -> Pack
         members = np.flatnonzero(row_length == length)
         rows = int(row[members].max()) + 1
         heights = _batch_heights(rows, length, batch_tokens, row_multiple)
-        slots = 1 << int(slot[members].max()).bit_length()
+        slots = max(length // 8, 1 << int(slot[members].max()).bit_length())
         filled = _fill_rows(ids, members, row, start, slot, (sum(heights), length), slots)
         for end, height in zip(accumulate(heights), heights, strict=True):
             part = slice(end - height, end)
@@ -172,22 +175,21 @@ def best_fit(
 
 
 def choose_ladder(lengths: np.ndarray) -> tuple[int, ...]:
-    """At most three row lengths that suit the sentences: the cheapest choice for an even sample of them.
+    """At most two row lengths that suit the sentences: the cheapest choice for an even sample of them.
 
-    The cost of a row is its tokens, with attention's share growing with its length; each further length costs
-    a compiled program and a half-empty last batch.
+    They are powers of two, so that chunks of a corpus, and calls, agree on them; only a large chunk whose
+    sentences mostly cannot share a row gets lengths of its own. The cost of a row is its tokens, with attention's
+    share growing with its length; a further length costs a compiled program and a half-empty last batch.
     """
-    longest = int(lengths.max())
-    rungs = [_LONGEST_SHORT_ROW]
-    while rungs[-1] < longest:
-        rungs.append(rungs[-1] * 3 // 2 if rungs[-1] & (rungs[-1] - 1) == 0 else rungs[-1] * 4 // 3)
-    exact = -(-longest // 32) * 32
+    longest, median = int(lengths.max()), int(np.median(lengths))
+    top = max(_LONGEST_SHORT_ROW, 1 << (longest - 1).bit_length())
+    tops, rungs = {top}, {_LONGEST_SHORT_ROW << power for power in range(top.bit_length())}
+    if lengths.sum() >= _WORTH_A_LENGTH and 2 * median > longest:
+        own = {-(-size // 16) * 16 for size in (median, longest)}
+        tops, rungs = tops | {max(own)}, rungs | own
     sample = np.sort(lengths)[:: max(1, len(lengths) // 512)]
     ladders = [
-        (*below, top)
-        for top in sorted({exact, rungs[-1]})
-        for count in range(3)
-        for below in combinations([r for r in rungs if r < top], count)
+        (*below, top) for top in sorted(tops) for below in [(), *((r,) for r in sorted(rungs) if r < top)]
     ]
 
     def cost(ladder: tuple[int, ...]) -> float:
@@ -201,12 +203,12 @@ def choose_ladder(lengths: np.ndarray) -> tuple[int, ...]:
 def _batch_heights(rows: int, length: int, batch_tokens: int, multiple: int) -> list[int]:
     """Rows of every batch: as many full ones as there are, then quarters for the rest; two shapes a row length.
 
-    So few rows that a quarter holds them take one power of two times `multiple`, weighing padding against calls.
+    So few rows that a quarter holds them take one of few smaller heights, weighing padding against calls.
     """
     full = multiple << max(0, int(math.log2(max(1, batch_tokens // (length * multiple)))))
     quarter = max(full // 4, multiple)
     if rows <= quarter:
-        heights = [multiple << power for power in range((quarter // multiple).bit_length())]
+        heights = sorted({max(quarter >> power, multiple) for power in (0, 2, 4, 16)})
         per_call = batch_tokens // 8
         height = min(heights, key=lambda height: -(-rows // height) * (height * length + per_call))
         return [height] * -(-rows // height)

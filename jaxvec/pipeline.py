@@ -1,9 +1,11 @@
 """A stream of sentences → batches on the device, with tokenising and packing going on ahead of it."""
 
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -19,6 +21,22 @@ from jaxvec.tokens import Tokenizer
 CHUNK = 16_384  # sentences tokenised and packed together; packing never crosses a chunk
 _TOKENS_PER_DEVICE = {"cpu": 2_048}  # elsewhere 32,768
 _IN_FLIGHT = 4  # batches sent ahead of the one whose result is awaited
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """An encoder's parameters, and their copies on the devices, which all encoders derived from it share."""
+
+    params: dict[str, Any]
+
+    @cached_property
+    def placed(self) -> dict[str, Any]:
+        """The parameters on every local device."""
+        with jax.ensure_compile_time_eval():  # kept for later, whatever is being traced now
+            return replicate(self.params, local_rows())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"params": self.params}
 
 
 @dataclass(frozen=True)
@@ -76,7 +94,7 @@ class Pipeline:
         self, sentences: Iterable[Any], batch_tokens: int | None, tick: Callable[[int], Any], stacklevel: int
     ) -> Iterator[tuple[list[Any], np.ndarray]]:
         """Yields (sentences, float32 vectors on the host) a chunk at a time, in order; arguments as for `dispatch`."""
-        # One chunk behind: its vectors are fetched while the device works on the next.
+        # One chunk behind: it is fetched, and used by the caller, while the device works on the next.
         waiting: Chunk | None = None
         for chunk in self.dispatch(sentences, batch_tokens, tick, stacklevel + 1):
             if waiting is not None:
@@ -88,7 +106,7 @@ class Pipeline:
     def dispatch(
         self, sentences: Iterable[Any], batch_tokens: int | None, tick: Callable[[int], Any], stacklevel: int
     ) -> Iterator[Chunk]:
-        """Yields a chunk as soon as its batches have been computed; the next one is prepared meanwhile.
+        """Yields a chunk when nearly all of its batches have been computed; the next one is prepared meanwhile.
 
         Args:
             sentences: any number of them.
@@ -100,6 +118,7 @@ class Pipeline:
         if isinstance(sentences, str | bytes):
             raise InputError("sentences is a single text; expected many of them, such as the lines of a file")
         texts, row, truncated = iter(sentences), 0, 0
+        in_flight: deque[tuple[Array, np.ndarray]] = deque()
         with ThreadPoolExecutor(1, "jaxvec-tokens") as worker:
             following = list(islice(texts, CHUNK))
             preparing = worker.submit(self.prepare, following, row, batch_tokens)
@@ -112,11 +131,12 @@ class Pipeline:
                 for batch, index in zip(packing.batches, packing.indices, strict=True):
                     with jax.set_mesh(self.rows.mesh):  # whatever mesh the caller has set
                         sent.append((self.apply(self.params, jax.device_put(batch, self.rows)), index))
-                    if len(sent) > _IN_FLIGHT:
-                        _await(*sent[-1 - _IN_FLIGHT], tick)
-                for late in sent[-_IN_FLIGHT:]:
-                    _await(*late, tick)
+                    in_flight.append(sent[-1])
+                    if len(in_flight) > _IN_FLIGHT:
+                        _await(*in_flight.popleft(), tick)
                 yield Chunk(chunk, sent)
+        while in_flight:
+            _await(*in_flight.popleft(), tick)
         if truncated:
             limit = self.tokenizer.max_length
             warnings.warn(

@@ -7,12 +7,13 @@ from itertools import islice
 import numpy as np
 from jaxtyping import Float
 
+from jaxvec.calibration.folder import is_calibration, read_calibration
 from jaxvec.errors import InputError
 from jaxvec.interchange.sentence_transformers import read_modules
+from jaxvec.loading import load_tokenizer
 from jaxvec.models.config import read_config
 from jaxvec.models.sources import BUNDLED, find_model
 from jaxvec.pipeline import CHUNK
-from jaxvec.tokens import Tokenizer
 
 
 def sif_weights(
@@ -42,13 +43,14 @@ def sif_weights(
     """
     if isinstance(corpus, str | bytes):
         raise InputError("corpus is a single text; expected many of them, such as the lines of a file")
-    if not 0 < a < float("inf"):
+    if not isinstance(a, float | int | np.floating) or not 0 < a < float("inf"):
         raise InputError(f"a is {a!r}; expected a positive number, such as 1e-3")
-    modules = read_modules(find_model(model))
+    folder = find_model(model)
+    if is_calibration(folder):
+        folder = find_model(read_calibration(folder)[1]["model"])
+    modules = read_modules(folder)
     config = read_config(modules.encoder)
-    tokenizer = Tokenizer(
-        modules.encoder, min(modules.max_length or config.max_length, config.max_length), modules.lower_case
-    )
+    tokenizer = load_tokenizer(modules, config)
     counts, texts, row = np.zeros(config.vocab_size, np.int64), iter(corpus), 0
     while chunk := list(islice(texts, CHUNK)):
         counts += np.bincount(tokenizer(chunk, row).values, minlength=config.vocab_size)

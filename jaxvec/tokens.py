@@ -1,5 +1,6 @@
 """Text → ragged token ids, once, in parallel, by the model's own tokenizer."""
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -82,6 +83,13 @@ class Tokenizer:
             )
         self.max_length = max_length
         self._left = _setting(folder, "truncation_side") == "left"
+
+    def digest(self) -> str:
+        """Tells tokenizers apart: by their vocabulary, and by what they make of a text full of difficulties."""
+        probe = "A naïve Café—it's 3.14 % of 漢字\u00a0, ﬁne?  <s> [SEP] ßtraße\t\U0001f600"
+        made = self._backend.encode(probe.lower() if self.lower_case else probe).ids
+        vocabulary = sorted(self._backend.get_vocab(with_added_tokens=True).items())
+        return hashlib.blake2b(repr((made, vocabulary)).encode(), digest_size=16).hexdigest()
 
     def __call__(self, sentences: Sequence[Any], first_row: int = 0) -> TokenIds:
         """The ids of every sentence, special tokens included; in parallel over the CPU's cores.

@@ -199,6 +199,19 @@ def test_a_few_short_sentences_make_one_small_batch(sentences):
     assert packing.computed <= 128
 
 
+def test_many_small_calls_and_many_chunks_need_few_shapes():
+    """A service that is asked for a few sentences at a time, and a long corpus: each shape compiles once."""
+    random = np.random.default_rng(0)
+
+    def lengths(count):
+        return np.clip(np.exp(random.normal(2.8, 0.6, count)), 3, 256).astype(np.int64)
+
+    calls = [pack(of_lengths(lengths(int(n)))) for n in np.exp(random.uniform(0, np.log(300), 200))]
+    assert len(set().union(*map(shapes_of, calls))) <= 14
+    chunks = [pack(of_lengths(lengths(CHUNK))) for _ in range(8)]
+    assert len(set().union(*map(shapes_of, chunks))) <= 4
+
+
 dense_inputs = st.integers(1, 5).flatmap(
     lambda rows: st.integers(1, 9).flatmap(
         lambda length: st.lists(

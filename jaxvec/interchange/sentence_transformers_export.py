@@ -14,7 +14,8 @@ from jaxvec.calibration.affine_map import Affine
 from jaxvec.encoder import SentenceEncoder
 from jaxvec.errors import InputError
 from jaxvec.interchange.sentence_transformers import read_modules
-from jaxvec.models.checkpoint import Params, _source_name, fingerprint, load_checkpoint
+from jaxvec.loading import model_fingerprint
+from jaxvec.models.checkpoint import Params, load_checkpoint, source_name
 from jaxvec.models.config import EncoderConfig
 from jaxvec.vectorfiles import atomic_folder
 
@@ -105,7 +106,7 @@ def export_sentence_transformers(
     _refuse_inexpressible(encoder)
     source = read_modules(encoder.folder).encoder
     config, params = load_checkpoint(source)
-    if fingerprint(params) != encoder.fingerprint:
+    if model_fingerprint(params, encoder.tokenizer) != encoder.fingerprint:
         raise InputError(f"{source}: its weights have changed since the encoder was loaded; load it again")
     depth = _depth(config, encoder.layers)
     normalizes = encoder.normalizes if normalize is None else normalize
@@ -174,7 +175,7 @@ def _named_tensors(config: EncoderConfig, params: Params, depth: int) -> dict[st
     for path, leaf in jax.tree.leaves_with_path(params):
         keys = tuple(entry.key for entry in path)
         if keys[0] != "blocks" or keys[1] in config.schedule[:depth]:
-            tensors[_source_name(config, keys)] = leaf.T if keys[-1] == "kernel" else leaf
+            tensors[source_name(config, keys)] = leaf.T if keys[-1] == "kernel" else leaf
     return tensors
 
 

@@ -128,7 +128,7 @@ def _torch_names(arrays: dict[str, np.ndarray], origin: str) -> dict[str, np.nda
     return renamed
 
 
-def _source_name(config: EncoderConfig, path: tuple[Any, ...]) -> str:
+def source_name(config: EncoderConfig, path: tuple[Any, ...]) -> str:
     """The PyTorch name of our leaf, say ("blocks", 0, "up", "kernel") → "encoder.layer.0.intermediate.dense.weight"."""
     _, stem, block, place = _FAMILIES[config.model_type]
     *module, leaf = path
@@ -147,7 +147,7 @@ def _fill_params(config: EncoderConfig, arrays: dict[str, np.ndarray], source: s
 
     def fill(path: Any, leaf: jax.ShapeDtypeStruct) -> np.ndarray | None:
         keys = tuple(entry.key for entry in path)
-        name = _source_name(config, keys)
+        name = source_name(config, keys)
         if name not in arrays:
             missing.append(f"{name} {leaf.shape}")
             return None
@@ -190,21 +190,29 @@ def _stored_shape(path: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, .
 
 
 def fingerprint(params: Params) -> str:
-    """A digest of the values: equal weights have equal fingerprints, whatever file they came from."""
+    """A digest of the values: equal weights have equal fingerprints, whatever file or dtype they came from.
+
+    Kernels count as rounded to bfloat16, so that encoders that compute in float32 and in bfloat16 agree.
+    """
     digest = hashlib.blake2b(digest_size=16)
     for path, leaf in jax.tree.leaves_with_path(params):
         digest.update(jax.tree_util.keystr(path).encode())
-        digest.update(np.ascontiguousarray(leaf))
+        dtype = jnp.bfloat16 if path[-1].key == "kernel" else jnp.float32
+        digest.update(np.ascontiguousarray(leaf, dtype).view(np.uint8))
     return digest.hexdigest()
 
 
 def cast_params(params: Params, dtype: Any) -> Params:
     """Kernels in the compute dtype; tables, biases and LayerNorm stay float32, as they are used in float32.
 
-    Returns uncommitted device arrays in the same nested dict.
+    Empties `params`, so that never more than one leaf is held twice. Returns uncommitted device arrays in the
+    same nested dict.
     """
-
-    def cast(path: Any, leaf: np.ndarray) -> jax.Array:
-        return jnp.asarray(leaf, dtype if path[-1].key == "kernel" else jnp.float32)
-
-    return jax.tree.map_with_path(cast, params)
+    cast = {}
+    for key in list(params):
+        leaf = params.pop(key)
+        if isinstance(leaf, dict):
+            cast[key] = cast_params(leaf, dtype)
+        else:
+            cast[key] = jnp.asarray(leaf, dtype if key == "kernel" else jnp.float32)
+    return cast

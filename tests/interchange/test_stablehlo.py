@@ -12,6 +12,7 @@ from jaxvec.encoder import SentenceEncoder
 from jaxvec.errors import InputError
 from jaxvec.interchange.stablehlo import export_stablehlo
 from jaxvec.models.checkpoint import cast_params
+from jaxvec.pipeline import Weights
 
 pytest.importorskip("flatbuffers")
 
@@ -83,7 +84,7 @@ def test_a_process_without_jaxvec_computes_the_same_calibrated_vectors(encoder, 
 
 def test_the_file_is_little_more_than_the_weights_in_use(encoder, tmp_path):
     program = exported(encoder, tmp_path / "model.stablehlo")
-    used = {name: leaf for name, leaf in encoder.encoder_params.items() if name != "pooler"}
+    used = {name: leaf for name, leaf in encoder.weights.params.items() if name != "pooler"}
     weights = sum(leaf.nbytes for leaf in jax.tree.leaves(used))
     assert weights < (tmp_path / "model.stablehlo").stat().st_size < 1.02 * weights
     assert program.platforms == ("cpu", "cuda", "tpu")
@@ -112,7 +113,7 @@ def tiny(encoder):
     draw = np.random.default_rng(1)
     shapes = nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: Encoder(config))))
     params = jax.tree.map(lambda leaf: draw.normal(size=leaf.shape).astype(np.float32), shapes)
-    fields = vars(encoder) | {"config": config, "encoder_params": cast_params(params, np.float32)}
+    fields = vars(encoder) | {"config": config, "weights": Weights(cast_params(params, np.float32))}
     names = SentenceEncoder.__dataclass_fields__
     return SentenceEncoder(**{name: fields[name] for name in names} | {"layers": (1,), "normalizes": False})
 
