@@ -259,7 +259,7 @@ def test_wrong_paths_and_arguments_are_refused_by_the_call_itself(tmp_path, monk
     def refuse(path, gzipped):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(textfiles, "_open", refuse)
+    monkeypatch.setattr(textfiles, "open_bytes", refuse)
     with pytest.raises(InputError, match=r"secret\.txt cannot be read: Permission denied"):
         read_sentences(tmp_path / "secret.txt")
 

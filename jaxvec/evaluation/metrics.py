@@ -32,7 +32,7 @@ def ranks(values: Real[Array | np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     return (last - (counts - 1) / 2)[group]
 
 
-def pearson(x: Real[Array | np.ndarray, " n"], y: Real[Array | np.ndarray, " n"]) -> float:
+def pearson(x: Real[Array | np.ndarray, " n"], y: Real[Array | np.ndarray, " m"]) -> float:
     """Pearson's r; NaN for fewer than 2 pairs, where either side is constant, or where a value is not finite.
 
     Raises:
@@ -50,7 +50,7 @@ def pearson(x: Real[Array | np.ndarray, " n"], y: Real[Array | np.ndarray, " n"]
     return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1.0, 1.0))
 
 
-def spearman(x: Real[Array | np.ndarray, " n"], y: Real[Array | np.ndarray, " n"]) -> float:
+def spearman(x: Real[Array | np.ndarray, " n"], y: Real[Array | np.ndarray, " m"]) -> float:
     """Spearman's ρ: Pearson's r of the average ranks; NaN where that is undefined, as for `pearson`.
 
     >>> spearman(np.array([0.1, 0.4, 0.2]), np.array([1, 3, 2]))
@@ -62,7 +62,7 @@ def spearman(x: Real[Array | np.ndarray, " n"], y: Real[Array | np.ndarray, " n"
     return pearson(ranks(x), ranks(y))
 
 
-def roc_auc(similarities: Real[Array | np.ndarray, " n"], labels: Real[Array | np.ndarray, " n"]) -> float:
+def roc_auc(similarities: Real[Array | np.ndarray, " n"], labels: Real[Array | np.ndarray, " m"]) -> float:
     """Area under the ROC curve of 0/1 labels: the chance that a 1 is more similar than a 0, ties counting half.
 
     NaN where only one of the labels occurs.
@@ -78,7 +78,7 @@ def roc_auc(similarities: Real[Array | np.ndarray, " n"], labels: Real[Array | n
 
 
 def best_accuracy(
-    similarities: Real[Array | np.ndarray, " n"], labels: Real[Array | np.ndarray, " n"]
+    similarities: Real[Array | np.ndarray, " n"], labels: Real[Array | np.ndarray, " m"]
 ) -> tuple[float, float]:
     """The highest accuracy any threshold gives on 0/1 labels, and that threshold: at or above it means 1.
 
@@ -105,7 +105,7 @@ def best_accuracy(
 
 def aggregate(
     similarities: Real[Array | np.ndarray, " n"],
-    scores: Real[Array | np.ndarray, " n"],
+    scores: Real[Array | np.ndarray, " m"],
     sizes: Sequence[int] | Int[np.ndarray, " s"],
 ) -> dict[str, float]:
     """Spearman over a task made of subsets, in the three ways found in the literature.
@@ -123,7 +123,7 @@ def aggregate(
 
     >>> figures = aggregate(np.array([1, 2, 3, 1, 2]), np.array([1, 2, 3, 2, 1]), [3, 2])
     >>> {name: round(figure, 2) for name, figure in figures.items()}
-    {'all': 0.66, 'mean': 0.0, 'wmean': 0.2}
+    {'all': 0.56, 'mean': 0.0, 'wmean': 0.2}
     """
     x, y = _paired(similarities, scores)
     if sum(sizes) != len(x):
