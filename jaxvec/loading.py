@@ -136,7 +136,7 @@ def _load_calibrated(
 def _check_token_weights(weights: Any, pooling: str, vocab_size: int) -> Any:
     if (weights is None) != (pooling != "sif"):
         raise InputError(
-            "pooling 'sif' needs token_weights=jaxvec.sif_weights(corpus), and no other pooling takes them"
+            "pooling 'sif' needs token_weights=jaxvec.sif_weights(corpus, model=…), and no other pooling takes them"
         )
     if weights is None:
         return None

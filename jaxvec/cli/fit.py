@@ -99,9 +99,22 @@ def fit(
 
     sentences = read_sentences(text, column, errors)
     atomic_folder(output)  # refuses a path that cannot be written before any work is done
-    encoder = load_encoder(model, pooling=pooling, layers=layers, dtype=dtype, max_length=max_length)
+    weights = None
+    if pooling == "sif":
+        from jaxvec.sif import sif_weights
+
+        if text == "-":
+            raise InputError(
+                "pooling 'sif' reads the corpus twice, first to count tokens; give a file instead of -"
+            )
+        weights = sif_weights(read_sentences(text, column, errors), model=model)
+    encoder = load_encoder(
+        model, pooling=pooling, layers=layers, dtype=dtype, max_length=max_length, token_weights=weights
+    )
     with progress() as tick:
         moments = encoder.moments(sentences, batch_tokens=batch_tokens, tick=tick)
+    if not moments.count:
+        raise InputError(f"{text}: it holds no sentences; a calibration is fitted on 2 or more")
     calibrated = encoder.with_calibration(solve(moments, **asked), {"corpus": text})
     calibrated.save(output)
     figures = calibrated.provenance["calibration"]

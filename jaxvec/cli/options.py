@@ -42,6 +42,13 @@ Normalize = Annotated[
     bool | None, typer.Option("--normalize/--no-normalize", help="Unit length; default: as the folder says.")
 ]
 
+Restart = Annotated[
+    bool,
+    typer.Option(
+        "--restart/--resume", help="Throw an unfinished run away; default: go on with it if it is the same."
+    ),
+]
+
 
 def load_encoder(model: str, **arguments: Any) -> Any:
     """A loaded `SentenceEncoder`; where it runs is said on stderr."""
@@ -49,6 +56,11 @@ def load_encoder(model: str, **arguments: Any) -> Any:
 
     if arguments.get("layers") is not None:
         arguments["layers"] = parse_layers(arguments["layers"])
+    if arguments.get("pooling") == "sif" and arguments.get("token_weights") is None:
+        raise InputError(
+            "pooling 'sif' needs the token frequencies of a corpus: fit a folder with "
+            "`jaxvec fit remove-components corpus.txt --pooling sif --no-center -o folder` and give that as the model"
+        )
     encoder = SentenceEncoder.load(model, **arguments)
     import jax
 
