@@ -1,0 +1,1 @@
+"""Finding things by their vectors: exact top-k on the device, the index folder, hand-over to other indexes."""

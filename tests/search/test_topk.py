@@ -1,0 +1,171 @@
+"""Top-k equals brute force: whatever the sizes, the ties, the devices and the storage."""
+
+import numpy as np
+import pytest
+
+from jaxvec import InputError
+from jaxvec.search import corpus as module
+from jaxvec.search.corpus import Corpus, top_k
+
+EIGHT = """
+import json, os, sys
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+import jax, numpy as np
+from jaxvec.search import corpus
+corpus.BLOCK_BYTES = 16384  # several blocks
+rng = np.random.default_rng(0)
+same = []
+for n, k in ((1, 3), (1001, 7), (2999, 40)):
+    vectors, queries = (rng.integers(-3, 4, (m, 13)).astype(np.float32) for m in (n, 10))
+    scores, rows = corpus.top_k(queries, vectors, k, metric="dot")
+    exact = queries @ vectors.T
+    order = np.argsort(-exact, axis=1, kind="stable")[:, :k]
+    same.append(bool((rows == order).all() and (scores == np.take_along_axis(exact, order, 1)).all()))
+print(json.dumps([jax.local_device_count(), same]))
+"""
+
+
+def brute_force(queries, vectors, k):
+    """NumPy: every score, ranked by score and then by row."""
+    scores = queries @ vectors.T
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(scores, order, axis=1), order
+
+
+def integers(rng, n, dim):
+    """Whole numbers: their products are exact in float32, and full of ties."""
+    return rng.integers(-3, 4, (n, dim)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Several blocks even for small data: 2,048 rows of 13 coordinates each."""
+    monkeypatch.setattr(module, "BLOCK_BYTES", 2048 * 13 * 4)
+
+
+@pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 1000, 2048, 2049, 6143])
+@pytest.mark.parametrize("k", [1, 10, 200])
+def test_equals_brute_force_ties_included(n, k):
+    rng = np.random.default_rng(n)
+    vectors, queries = integers(rng, n, 13), integers(rng, 9, 13)
+    scores, rows = top_k(queries, vectors, k, metric="dot")
+    expected, order = brute_force(queries, vectors, k)
+    assert rows.shape == (9, min(k, n))
+    assert np.array_equal(rows, order)
+    assert np.array_equal(scores, expected)
+
+
+def test_equals_brute_force_on_eight_devices(run_python):
+    assert run_python(EIGHT) == [8, [True, True, True]]
+
+
+def test_zeros_of_either_sign_are_a_tie():
+    vectors = np.array([[-1.0], [0.0], [-0.0], [0.0]] * 400, np.float32)
+    _, rows = top_k(np.array([[0.0]], np.float32), vectors, 5, metric="dot")
+    assert rows.tolist() == [[0, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("queries", [1, 2, 8, 300])
+def test_cosine_of_real_values(queries):
+    rng = np.random.default_rng(1)
+    vectors = rng.standard_normal((5000, 40), dtype=np.float32) * rng.uniform(0.1, 9, (5000, 1))
+    vectors = vectors.astype(np.float32)
+    vectors[7] = 0
+    asked = rng.standard_normal((queries, 40), dtype=np.float32)
+    scores, rows = top_k(asked, vectors, 10)
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
+    expected, order = brute_force(asked / np.linalg.norm(asked, axis=1, keepdims=True), unit, 10)
+    assert np.abs(scores - expected).max() < 1e-6
+    gaps = np.abs(np.diff(expected, axis=1)).min(axis=1) > 1e-5
+    assert gaps.any()
+    assert np.array_equal(rows[gaps], order[gaps])
+
+
+def test_a_zero_vector_has_cosine_zero_with_everything():
+    vectors = np.array([[-1, 0], [0, 0], [1, 0]], np.float32)
+    scores, rows = top_k(np.array([[1, 0], [0, 0]], np.float32), vectors, 3)
+    assert scores.tolist() == [[1, 0, -1], [0, 0, 0]]
+    assert rows.tolist() == [[2, 1, 0], [0, 1, 2]]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+def test_coarse_storage_finds_what_float32_finds(dtype, metric):
+    rng = np.random.default_rng(2)
+    vectors, asked = (rng.standard_normal((n, 64), dtype=np.float32) for n in (20_000, 200))
+    scores, rows = top_k(asked, vectors, 10, metric=metric, dtype=dtype)
+    expected, order = top_k(asked, vectors, 10, metric=metric)
+    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(rows, order, strict=True)])
+    assert recall >= 0.999
+    assert np.abs(scores - expected).max() < 1e-3
+    assert Corpus.of(vectors, dtype=dtype).codes.nbytes * (2 if dtype == "bfloat16" else 4) == vectors.nbytes
+
+
+def test_jax_arrays_memory_maps_and_resident_blocks_agree(tmp_path, monkeypatch):
+    import jax.numpy as jnp
+
+    rng = np.random.default_rng(3)
+    vectors, asked = integers(rng, 5001, 13), integers(rng, 4, 13)
+    np.save(tmp_path / "v.npy", vectors)
+    expected = brute_force(asked, vectors, 6)
+    corpora = [vectors, jnp.asarray(vectors), np.load(tmp_path / "v.npy", mmap_mode="r")]
+    for stored in corpora:
+        assert np.array_equal(Corpus.of(stored, metric="dot").top_k(asked, 6)[1], expected[1])
+    monkeypatch.setattr(module, "_free_bytes", lambda rows: 1 << 30)
+    resident = Corpus.of(vectors.copy(), metric="dot")
+    assert np.array_equal(resident.top_k(asked, 6)[1], expected[1])
+    resident.vectors[:] = 0  # the blocks on the device are what is searched now
+    assert np.array_equal(resident.top_k(asked, 6)[1], expected[1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_removed_rows_are_never_found(dtype):
+    rng = np.random.default_rng(4)
+    vectors, asked = integers(rng, 3000, 13), integers(rng, 5, 13)
+    valid = rng.random(3000) < 0.5
+    _, rows = Corpus.of(vectors, metric="dot", dtype=dtype, valid=valid).top_k(asked, 10)
+    kept = np.flatnonzero(valid)
+    assert np.array_equal(rows, kept[brute_force(asked, vectors[valid], 10)[1]])
+    nothing = Corpus.of(vectors, valid=np.zeros(3000, bool))
+    assert nothing.top_k(asked, 3)[1].shape == (5, 0)
+
+
+def test_nothing_to_find_and_nobody_asking():
+    assert top_k(np.ones((3, 5), np.float32), np.empty((0, 5), np.float32), 4)[1].shape == (3, 0)
+    assert top_k(np.empty((0, 5), np.float32), np.ones((9, 5), np.float32), 4)[0].shape == (0, 4)
+
+
+def test_other_numbers_of_queries_and_rows_compile_nothing(compiled):
+    rng = np.random.default_rng(5)
+    vectors = rng.standard_normal((5000, 13), dtype=np.float32)
+    top_k(vectors[:200], vectors, 3)
+    before = len(compiled)
+    top_k(vectors[:100], vectors[:4500], 3)
+    assert len(compiled) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k": 0}, "k is 0; expected a whole number of at least 1"),
+        ({"k": -2}, "k is -2"),
+        ({"k": True}, "k is True"),
+        (
+            {"queries": np.ones((2, 4), np.float32)},
+            r"queries have shape \(2, 4\); this corpus takes \[q, 5\]",
+        ),
+        ({"queries": np.full((2, 5), np.nan, np.float32)}, "a query holds a value that is not finite"),
+        ({"vectors": np.full((9, 5), np.nan, np.float32)}, "the corpus holds a vector that is not finite"),
+        ({"vectors": np.ones(5, np.float32)}, r"vectors have shape \(5,\); expected \[n, dim\]"),
+        ({"metric": "euclid"}, "metric is 'euclid'; expected one of cosine, dot"),
+        ({"dtype": "int4"}, "dtype is 'int4'; expected one of float32, bfloat16, int8"),
+    ],
+)
+def test_bad_input_is_named(change, message):
+    arguments = {
+        "queries": np.ones((2, 5), np.float32),
+        "vectors": np.ones((9, 5), np.float32),
+        "k": 3,
+    } | change
+    with pytest.raises(InputError, match=message):
+        top_k(**arguments)
