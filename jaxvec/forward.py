@@ -1,6 +1,6 @@
 """Everything right of a packed batch as one pure function of (params, batch): one XLA program."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from jaxvec.packing import PackedBatch
 from jaxvec.pooling import average_layers, normalize, pool
 
 Apply = Callable[[dict[str, Any], PackedBatch], Array]
+Ids = tuple[Array, Array, Array, Array]  # tokens, sentences, positions, token types
 
 
 def make_apply(
@@ -37,6 +38,43 @@ def make_apply(
         calibrate: pure function (params["calibration"], vectors) → vectors.
         normalizes: whether vectors leave with unit length.
     """
+
+    def read(encoder: Encoder, params: dict[str, Any], ids: Ids, slots: int, states: list[Array]) -> Array:
+        vectors = _pooled(encoder, params, ids, slots, states, pooling)
+        if calibrate is not None:
+            vectors = calibrate(params["calibration"], vectors)
+        if normalizes:
+            vectors = normalize(vectors)
+        return vectors if calibrate is None else _empty_slots_zero(vectors, ids, slots)
+
+    return _program(config, layers, dtype, read)
+
+
+def make_choices_apply(
+    config: EncoderConfig, choices: Sequence[tuple[str, tuple[int, ...]]], dtype: Any
+) -> Apply:
+    """Builds apply(params, batch) → float32 [rows · slots, choices · hidden]: several vectors from one pass.
+
+    Args:
+        config: the encoder's shape.
+        choices: (pooling, hidden-state numbers) of each vector; they leave one after another.
+        dtype: compute dtype.
+    """
+    needed = tuple(sorted({layer for _, layers in choices for layer in layers}))
+
+    def read(encoder: Encoder, params: dict[str, Any], ids: Ids, slots: int, states: list[Array]) -> Array:
+        by_layer = dict(zip(needed, states, strict=True))
+        vectors = [
+            _pooled(encoder, params, ids, slots, [by_layer[layer] for layer in layers], pooling)
+            for pooling, layers in choices
+        ]
+        return jnp.concatenate(vectors, axis=-1)
+
+    return _program(config, needed, dtype, read)
+
+
+def _program(config: EncoderConfig, layers: tuple[int, ...], dtype: Any, read: Callable[..., Array]) -> Apply:
+    """The encoder up to `layers`, read out by read(encoder, params, ids, slots, states) → [rows, slots, dim]."""
     graph, abstract = nnx.split(nnx.eval_shape(lambda: Encoder(config)))
 
     def run(params: dict[str, Any], batch: PackedBatch) -> Array:
@@ -48,20 +86,7 @@ def make_apply(
             jnp.asarray(ids)
             for ids in (batch.token_ids, batch.sentence_ids, batch.positions, batch.token_type_ids)
         )
-        states = average_layers(encoder(*ids, layers=layers, dtype=dtype))
-        weights = jnp.asarray(params["token_weights"])[ids[0]] if pooling == "sif" else None
-        vectors = pool(states, ids[1], batch.slots, pooling, weights)
-        if pooling == "pooler":
-            vectors = jnp.tanh(encoder.pooler(vectors))
-        if calibrate is not None:
-            vectors = calibrate(params["calibration"], vectors)
-        if normalizes:
-            vectors = normalize(vectors)
-        if pooling == "pooler" or calibrate is not None:
-            # A bias has moved the empty slots away from zero.
-            slots = jnp.arange(1, batch.slots + 1)
-            filled = (ids[1][:, None, :] == slots[None, :, None]).any(-1)
-            vectors = jnp.where(filled[..., None], vectors, 0.0)
+        vectors = read(encoder, params, ids, batch.slots, encoder(*ids, layers=layers, dtype=dtype))
         return vectors.reshape(-1, vectors.shape[-1])
 
     def apply(params: dict[str, Any], batch: PackedBatch) -> Array:
@@ -74,6 +99,22 @@ def make_apply(
             return jax.sharding.auto_axes(run, out_sharding=rows)(params, batch)
 
     return apply
+
+
+def _pooled(
+    encoder: Encoder, params: dict[str, Any], ids: Ids, slots: int, states: list[Array], pooling: str
+) -> Array:
+    weights = jnp.asarray(params["token_weights"])[ids[0]] if pooling == "sif" else None
+    vectors = pool(average_layers(states), ids[1], slots, pooling, weights)
+    if pooling != "pooler":
+        return vectors
+    return _empty_slots_zero(jnp.tanh(encoder.pooler(vectors)), ids, slots)
+
+
+def _empty_slots_zero(vectors: Array, ids: Ids, slots: int) -> Array:
+    """Takes back what a bias did to empty slots."""
+    filled = (ids[1][:, None, :] == jnp.arange(1, slots + 1)[None, :, None]).any(-1)
+    return jnp.where(filled[..., None], vectors, 0.0)
 
 
 def refuse_foreign_ids(batch: PackedBatch, config: EncoderConfig) -> None:
