@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from jaxvec.calibration.moments import Moments
     from jaxvec.encoder import SentenceEncoder
     from jaxvec.packing import PackedBatch
+    from jaxvec.resume import encode_to
+    from jaxvec.shards import Shards
     from jaxvec.sif import sif_weights
 
 __version__ = "0.1.0"
@@ -18,6 +20,8 @@ _HOMES = {
     "Moments": "jaxvec.calibration.moments",
     "PackedBatch": "jaxvec.packing",
     "SentenceEncoder": "jaxvec.encoder",
+    "Shards": "jaxvec.shards",
+    "encode_to": "jaxvec.resume",
     "pca": "jaxvec.calibration.affine",
     "remove_components": "jaxvec.calibration.affine",
     "sif_weights": "jaxvec.sif",
@@ -30,6 +34,8 @@ __all__ = [
     "Moments",
     "PackedBatch",
     "SentenceEncoder",
+    "Shards",
+    "encode_to",
     "pca",
     "remove_components",
     "sif_weights",

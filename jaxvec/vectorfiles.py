@@ -118,7 +118,7 @@ def open_writer(path: str | Path, dim: int) -> AbstractContextManager[NpyWriter 
         raise InputError(f"dim={dim}: vectors have at least one component")
     if writer is ParquetWriter:
         import_pyarrow(str(path))
-    _check_target(path)
+    check_target(path)
     return _writer(writer, path, dim)
 
 
@@ -148,7 +148,7 @@ def atomic_write_bytes(path: str | Path, data: bytes) -> None:
         >>> path.read_bytes()
         b'{}'
     """
-    _check_target(path)
+    check_target(path)
     with _new_file(path) as file, _named(path):
         file.write(data)
 
@@ -239,7 +239,8 @@ def _check_parent(target: Path, path: str | Path) -> None:
         raise InputError(f"{path}: the folder {target.parent} is not writable")
 
 
-def _check_target(path: str | Path) -> None:
+def check_target(path: str | Path) -> None:
+    """Refuses a path at which no ordinary file or folder can be made."""
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise InputError(f"{path} is a folder; expected the name of a file")

@@ -1,4 +1,4 @@
-"""`jaxvec encode`: sentences to a file of vectors."""
+"""`jaxvec encode`: sentences to files of vectors, of any size; a killed run goes on when its command is given again."""
 
 import time
 from pathlib import Path
@@ -17,17 +17,31 @@ from jaxvec.cli.options import (
     Model,
     Normalize,
     Pooling,
-    Text,
+    Restart,
     load_encoder,
     print_result,
     progress,
+    say,
 )
+from jaxvec.errors import InputError
 
 
 def encode(
-    text: Text,
+    texts: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TEXT...",
+            help="Text file, one sentence a line; a .tsv/.csv/.jsonl/.parquet with --column; - for stdin. "
+            "Several files make a folder with a folder for each.",
+        ),
+    ],
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="vectors.npy, or .parquet with the text beside them.")
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            help="vectors.npy, or .parquet with the text beside them; without ending, a folder of parts.",
+        ),
     ],
     model: Model = "all-MiniLM-L6-v2",
     pooling: Pooling = None,
@@ -38,31 +52,81 @@ def encode(
     batch_tokens: BatchTokens = None,
     column: Column = None,
     errors: Errors = "strict",
+    form: Annotated[
+        str | None, typer.Option("--format", help="npy or parquet, for the parts of a folder.")
+    ] = None,
+    part: Annotated[
+        str, typer.Option(help="I/N: this process takes every N-th chunk or file, from the I-th (0 …) on.")
+    ] = "0/1",
+    restart: Restart = False,
     as_json: Json = False,
 ) -> None:
-    """Encode sentences into a .npy file (float32, row i is line i) or a .parquet file."""
+    """Encode sentences into a .npy file (float32, row i is line i), a .parquet file or a folder of parts."""
+    from jaxvec.resume import encode_to
+    from jaxvec.sinks import open_sink
     from jaxvec.textfiles import read_sentences
-    from jaxvec.vectorfiles import open_writer
 
-    sentences = read_sentences(text, column, errors)
-    open_writer(output, 1)  # refuses a path that cannot be written before any work is done
+    jobs = _jobs(texts, output, _parse_part(part))
+    # Refuses what cannot be read or written before any work is done.
+    first = [read_sentences(text, column, errors) for text, _, _ in jobs[:1]]
+    for text, _, _ in jobs[1:]:
+        read_sentences(text, column, errors)
+    if len(texts) > 1:
+        output.mkdir(exist_ok=True)
+    for _, out, _ in jobs:
+        open_sink(out, 1, form)
     encoder = load_encoder(model, pooling=pooling, layers=layers, dtype=dtype, max_length=max_length)
-    start, count = time.perf_counter(), 0
-    with open_writer(output, encoder.dim) as writer, progress() as tick:
-        for chunk, vectors in encoder.stream(
-            sentences, normalize=normalize, batch_tokens=batch_tokens, tick=tick
-        ):
-            writer.write(vectors, chunk)
-            count += len(chunk)
-    seconds = time.perf_counter() - start
+    start, rows, before, complete = time.perf_counter(), 0, 0, True
+    with progress() as tick:
+        for text, out, mine in jobs:
+            sentences = first.pop() if first else read_sentences(text, column, errors)
+            source = Path(text)
+            done = encode_to(
+                out,
+                encoder,
+                sentences,
+                normalize=normalize,
+                batch_tokens=batch_tokens,
+                form=form,
+                share=mine,
+                restart=restart,
+                options={
+                    "column": column,
+                    "errors": errors,
+                    "corpus_bytes": source.stat().st_size if source.is_file() else None,
+                },
+                tick=tick,
+            )
+            rows, before, complete = rows + done.rows, before + done.before, complete and done.complete
+    if before:
+        say(f"{before} of the sentences had been encoded by an earlier run")
     print_result(
         as_json,
-        f"{output}: {count} × {encoder.dim} float32",
+        f"{output}: {rows} × {encoder.dim} float32" + ("" if complete else "; other parts are still missing"),
         {
             "output": str(output),
-            "sentences": count,
+            "sentences": rows,
             "dim": encoder.dim,
-            "seconds": round(seconds, 3),
+            "complete": complete,
+            "resumed": before,
+            "seconds": round(time.perf_counter() - start, 3),
             **encoder.describe(),
         },
     )
+
+
+def _jobs(texts: list[str], output: Path, share: tuple[int, int]) -> list[tuple[str, Path, tuple[int, int]]]:
+    """(text, output, share of its chunks): one text is shared out by chunks, several are by files."""
+    if len(texts) == 1:
+        return [(texts[0], output, share)]
+    outputs = [output / Path(text).name.split(".")[0] for text in texts]
+    if "-" in texts or len(set(outputs)) < len(outputs):
+        raise InputError("several texts need names that differ, which their folders take: rename one")
+    return [(texts[at], outputs[at], (0, 1)) for at in range(share[0], len(texts), share[1])]
+
+
+def _parse_part(part: str) -> tuple[int, int]:
+    index, slash, count = part.partition("/")
+    if not slash or not index.isdecimal() or not count.isdecimal() or int(index) >= int(count):
+        raise InputError(f"--part is {part!r}; expected I/N with I from 0 to N − 1, such as 0/4")
+    return int(index), int(count)
