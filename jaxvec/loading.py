@@ -113,9 +113,9 @@ def _load_calibrated(
     for key, asked, fitted in (
         ("pooling", pooling or meta["pooling"], meta["pooling"]),
         ("layers", list(numbers), meta["layers"]),
-        ("token_weights", token_weights, None),
+        ("token_weights", token_weights is not None, False),
     ):
-        if asked is not fitted and asked != fitted:
+        if asked != fitted:
             raise InputError(
                 f"{folder}: its calibration was fitted with its own {key}{f' {fitted}' if fitted else ''}; "
                 f"leave {key} out, or fit it again"

@@ -10,7 +10,7 @@ import numpy as np
 from jaxvec.errors import InputError
 from jaxvec.vectorfiles import atomic_folder
 
-FORMAT_VERSION = 2  # 1 had affine calibrations only and did not say so
+FORMAT_VERSION = 1
 META, ARRAYS, SUMS = "jaxvec.json", "calibration.safetensors", "SHA256SUMS"
 
 
@@ -54,17 +54,19 @@ def read_calibration(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any
             files[name] = (folder / name).read_bytes()
         except OSError as error:
             raise InputError(
-                f"{folder / name}: {error.strerror}; the folder is incomplete, fit it again"
+                f"{folder / name}: {error.strerror}; the folder is incomplete, have it fitted again"
             ) from None
+    try:
+        version = json.loads(files[META])["format_version"]
+    except (ValueError, TypeError, KeyError):
+        version = None  # damaged: the checksum says so
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise InputError(
+            f"{folder}: format version {version}; this jaxvec reads {FORMAT_VERSION}. Update jaxvec, or have it fitted again"
+        )
     expected = "".join(f"{hashlib.sha256(files[name]).hexdigest()}  {name}\n" for name in (ARRAYS, META))
     if files[SUMS] != expected.encode():
         raise InputError(
-            f"{folder}: its files are not as they were written ({SUMS} does not match); fit it again"
+            f"{folder}: its files are not as they were written ({SUMS} does not match); have it fitted again"
         )
-    meta = json.loads(files[META])
-    if not 1 <= meta["format_version"] <= FORMAT_VERSION:
-        raise InputError(
-            f"{folder}: format version {meta['format_version']}; this jaxvec reads 1 to {FORMAT_VERSION}. "
-            "Update jaxvec"
-        )
-    return load(files[ARRAYS]), {"calibration": {"kind": "affine"}, **meta}
+    return load(files[ARRAYS]), json.loads(files[META])
