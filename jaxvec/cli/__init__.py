@@ -10,6 +10,7 @@ import typer
 
 from jaxvec.cli.demo import demo
 from jaxvec.cli.encode import encode
+from jaxvec.cli.evaluate import app as evaluate
 from jaxvec.cli.export import export
 from jaxvec.cli.fit import fit
 from jaxvec.cli.options import say
@@ -26,6 +27,7 @@ app = typer.Typer(
 app.command()(encode)
 app.command(no_args_is_help=True)(fit)
 app.command(no_args_is_help=True)(export)
+app.add_typer(evaluate, name="eval")
 app.command()(demo)
 
 

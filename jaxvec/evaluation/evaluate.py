@@ -1,0 +1,217 @@
+"""Tasks × methods → scores: one encoding pass, then every calibration, figure and interval from its vectors."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxvec.encoder import SentenceEncoder
+from jaxvec.evaluation.bootstrap import auc_of_spearman, interval, resample_spearman
+from jaxvec.evaluation.corrections import RAW, Correction, Sample, parse_correction
+from jaxvec.evaluation.encoding import Choice, EncodedTexts, make_choice
+from jaxvec.evaluation.metrics import aggregate, best_accuracy, cosine, pearson, roc_auc, spearman
+from jaxvec.evaluation.settings import FitText, fitting_text
+from jaxvec.evaluation.tasks import Task
+
+_OF_THE_TASK = ("self", "target", "train")
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to get vectors: a pooling and layers, a calibration, and what that is fitted on."""
+
+    choice: Choice
+    correction: Correction = field(default_factory=lambda: parse_correction(RAW))
+    fit: str = "self"
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values for a report."""
+        pooling, layers = self.choice
+        return {
+            "pooling": pooling,
+            "layers": list(layers),
+            "calibration": self.correction.name,
+            "fit": self.fit if self.correction.steps else None,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """How one method does on one task. Figures are from −1 to 1 (AUC, accuracy: 0 to 1); NaN is undefined.
+
+    Attributes:
+        method, task, split, pairs: what was scored, and how many pairs.
+        dim: coordinates of the vectors.
+        fitted_on: the splits or files, and their number of sentences; None for raw vectors.
+        figures: "all", "mean", "wmean" (see `metrics.aggregate`), "pearson"; "auc", "accuracy" for 0/1 scores.
+        subsets: Spearman of each.
+        intervals: (low, high) at 95 % for "all", "mean", "wmean" and "auc"; empty unless asked for.
+        gains: (difference, low, high) against the raw vectors of the same choice, of paired resamples.
+    """
+
+    method: Method
+    task: str
+    split: str
+    pairs: int
+    dim: int
+    fitted_on: tuple[tuple[str, ...], int] | None
+    figures: dict[str, float]
+    subsets: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    gains: dict[str, tuple[float, float, float]]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; what is undefined is null."""
+        fitted = self.fitted_on and {"parts": list(self.fitted_on[0]), "sentences": self.fitted_on[1]}
+        return {
+            "task": self.task,
+            "split": self.split,
+            "pairs": self.pairs,
+            **self.method.describe(),
+            "dim": self.dim,
+            "fitted_on": fitted,
+            "figures": _plain(self.figures),
+            "subsets": _plain(self.subsets),
+            "intervals": {name: list(map(_finite, pair)) for name, pair in self.intervals.items()},
+            "gains_over_raw": {name: list(map(_finite, three)) for name, three in self.gains.items()},
+        }
+
+
+def evaluate(
+    encoder: SentenceEncoder,
+    tasks: Sequence[Task],
+    methods: Sequence[Method] | None = None,
+    *,
+    data: str | Path | None = None,
+    resamples: int = 0,
+    tick: Callable[[int], Any] = lambda count: None,
+) -> Iterator[Score]:
+    """Scores of every method on every task, task after task; each distinct sentence is encoded once.
+
+    Args:
+        encoder: whose vectors are scored; a calibration it has already comes before those of the methods.
+        tasks: what to score on.
+        methods: None is the encoder as it is.
+        data: root folder of the data sets, for methods fitted on "nli".
+        resamples: of the paired bootstrap; 0 leaves intervals out, 10,000 is usual.
+        tick: called with the number of sentences after every batch.
+
+    Raises:
+        InputError: a method that this encoder cannot give, or a task that cannot be fitted in the setting asked.
+
+    Example:
+        >>> from jaxvec.evaluation.tasks import Pairs
+        >>> pairs = Pairs(["A dog barks.", "It rains.", "Stocks fell."], ["A dog is loud.", "Rain falls.", "Tea?"],
+        ...               np.array([4.0, 5.0, 0.0]))
+        >>> (score,) = evaluate(SentenceEncoder.load(), [Task("mine", "test", {"test": pairs})])
+        >>> score.figures["all"] > 0
+        True
+    """
+    methods = [Method(make_choice(encoder))] if methods is None else list(methods)
+    settings = {method.fit for method in methods if method.correction.steps}
+    shared = {s: fitting_text(tasks[0], s, data) for s in settings if s not in _OF_THE_TASK} if tasks else {}
+    texts = {
+        (number, setting): shared.get(setting) or fitting_text(task, setting, data)
+        for number, task in enumerate(tasks)
+        for setting in settings
+    }
+    every = (text for fit in texts.values() for text in fit.sentences)
+    scored = (text for task in tasks for text in task.sentences)
+    encoded = EncodedTexts(encoder, _chain(scored, every), [method.choice for method in methods], tick)
+    fitted = _Fits(encoded)
+    for number, task in enumerate(tasks):
+        own = {setting: text for (at, setting), text in texts.items() if at == number}
+        yield from _score_task(task, methods, own, encoded, fitted, resamples)
+        fitted.forget(text for setting, text in own.items() if setting not in shared)
+
+
+class _Fits:
+    """Calibrations fitted so far; those on a text that several tasks share are kept for the next task."""
+
+    def __init__(self, encoded: EncodedTexts):
+        self.encoded = encoded
+        self.samples: dict[tuple[int, Choice], Sample] = {}
+        self.calibrations: dict[tuple[int, Choice, str], Any] = {}
+
+    def __call__(self, method: Method, text: FitText) -> Any:
+        at = (id(text), method.choice)
+        if at not in self.samples:
+            self.samples[at] = Sample(self.encoded.vectors(method.choice, text.sentences))
+        key = (*at, method.correction.name)
+        if key not in self.calibrations:
+            self.calibrations[key] = method.correction.fit(self.samples[at])
+        return self.calibrations[key]
+
+    def forget(self, texts: Iterable[FitText]) -> None:
+        gone = {id(text) for text in texts}
+        self.samples = {key: kept for key, kept in self.samples.items() if key[0] not in gone}
+        self.calibrations = {key: kept for key, kept in self.calibrations.items() if key[0] not in gone}
+
+
+def _score_task(
+    task: Task,
+    methods: Sequence[Method],
+    texts: dict[str, FitText],
+    encoded: EncodedTexts,
+    fitted: _Fits,
+    resamples: int,
+) -> Iterator[Score]:
+    gold, n, sentences = task.scores, len(task), task.sentences
+    cells, dims = [], []
+    for method in methods:
+        vectors, place = encoded.distinct(method.choice, sentences)
+        if method.correction.steps:
+            vectors = np.asarray(fitted(method, texts[method.fit])(vectors))
+        cells.append(cosine(vectors[place[:n]], vectors[place[n:]]))
+        dims.append(vectors.shape[1])
+    samples = {}
+    if resamples:
+        samples = resample_spearman(np.stack(cells), gold, task.sizes, resamples)
+        if task.binary and 0 < gold.mean() < 1:
+            samples["auc"] = auc_of_spearman(samples["all"], gold.mean())
+    figures = [_figures(similarities, task) for similarities in cells]
+    raw = {method.choice: row for row, method in enumerate(methods) if not method.correction.steps}
+    ends = np.cumsum(task.sizes)[:-1]
+    for row, method in enumerate(methods):
+        text = texts[method.fit] if method.correction.steps else None
+        subsets = zip(task.subsets, np.split(cells[row], ends), np.split(gold, ends), strict=True)
+        base = raw.get(method.choice, row)
+        yield Score(
+            method=method,
+            task=task.name,
+            split=task.split,
+            pairs=n,
+            dim=dims[row],
+            fitted_on=text and (text.parts, len(text.sentences)),
+            figures=figures[row],
+            subsets={name: spearman(x, y) for name, x, y in subsets},
+            intervals={name: interval(found[row]) for name, found in samples.items()},
+            gains={
+                name: (figures[row][name] - figures[base][name], *interval(found[row] - found[base]))
+                for name, found in samples.items()
+                if base != row
+            },
+        )
+
+
+def _figures(similarities: np.ndarray, task: Task) -> dict[str, float]:
+    gold = task.scores
+    figures = {**aggregate(similarities, gold, task.sizes), "pearson": pearson(similarities, gold)}
+    if task.binary:
+        figures |= {"auc": roc_auc(similarities, gold), "accuracy": best_accuracy(similarities, gold)[0]}
+    return figures
+
+
+def _chain(*parts: Iterable[str]) -> Iterator[str]:
+    for part in parts:
+        yield from part
+
+
+def _plain(figures: dict[str, float]) -> dict[str, float | None]:
+    return {name: _finite(figure) for name, figure in figures.items()}
+
+
+def _finite(figure: float) -> float | None:
+    return float(figure) if np.isfinite(figure) else None
