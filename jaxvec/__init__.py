@@ -11,12 +11,15 @@ if TYPE_CHECKING:
     from jaxvec.encoder import SentenceEncoder
     from jaxvec.packing import PackedBatch
     from jaxvec.resume import encode_to
+    from jaxvec.search.corpus import top_k
+    from jaxvec.search.index import Index
     from jaxvec.shards import Shards
     from jaxvec.sif import sif_weights
 
 __version__ = "0.1.0"
 _HOMES = {
     "Affine": "jaxvec.calibration.affine",
+    "Index": "jaxvec.search.index",
     "Moments": "jaxvec.calibration.moments",
     "PackedBatch": "jaxvec.packing",
     "SentenceEncoder": "jaxvec.encoder",
@@ -26,10 +29,12 @@ _HOMES = {
     "remove_components": "jaxvec.calibration.affine",
     "sif_weights": "jaxvec.sif",
     "standardize": "jaxvec.calibration.affine",
+    "top_k": "jaxvec.search.corpus",
     "whitening": "jaxvec.calibration.affine",
 }
 __all__ = [
     "Affine",
+    "Index",
     "InputError",
     "Moments",
     "PackedBatch",
@@ -40,6 +45,7 @@ __all__ = [
     "remove_components",
     "sif_weights",
     "standardize",
+    "top_k",
     "whitening",
 ]
 

@@ -43,6 +43,7 @@ class Corpus:
         scale: float32 [n], the unit of each row's int8 codes; else None.
         valid: bool [n], False where a row was removed; None where none was.
         metric: "cosine" or "dot".
+        unit: whether the vectors have length 1 already.
     """
 
     vectors: Any
@@ -50,6 +51,7 @@ class Corpus:
     scale: np.ndarray | None
     valid: np.ndarray | None
     metric: str
+    unit: bool = False
     _placed: list[Any] = field(default_factory=list, repr=False)
 
     @classmethod
@@ -147,7 +149,7 @@ class Corpus:
         step = sharded_top_k(rows.mesh)
         parts = [jax.device_put(part, everywhere) for part in _query_parts(queries)]
         best: list[Best] = [nothing_yet(rows.mesh, len(part), k) for part in parts]
-        cosine = self.metric == "cosine" and self.exact
+        cosine = self.metric == "cosine" and self.exact and not self.unit
         sent: list[Any] = []
         for codes, scale, valid, start in self._blocks(rows):
             for number, part in enumerate(parts):
@@ -191,7 +193,7 @@ class Corpus:
         for start in range(0, len(found), QUERIES[-1]):
             part = slice(start, start + QUERIES[-1])
             candidates = np.asarray(self.vectors[found[part].ravel()], np.float32)
-            if self.metric == "cosine":
+            if self.metric == "cosine" and not self.unit:
                 candidates = unit_rows(candidates)
             candidates = candidates.reshape(*found[part].shape, self.dim)
             exact = np.matmul(candidates, queries[part, :, None])[..., 0]

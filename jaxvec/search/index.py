@@ -1,0 +1,360 @@
+"""A folder of documents that can be searched: texts, calibrated vectors, and which encoder made them."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxvec.encoder import SentenceEncoder
+from jaxvec.errors import InputError
+from jaxvec.search.build import Calibrate, encode_documents, finish_segment
+from jaxvec.search.corpus import METRICS, STORAGE, Corpus, check_choice
+from jaxvec.search.segment import Joined, Segment, read_segment
+from jaxvec.vectorfiles import atomic_folder, atomic_write_bytes
+
+META, ENCODER, FORMAT_VERSION = "index.json", "encoder", 1
+_SAME = ("fingerprint", "pooling", "layers", "calibration")
+
+
+def _silent(count: int) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A document that was found.
+
+    Attributes:
+        id: its number: the first document is 0; numbers are never given twice.
+        score: cosine, or the inner product where the index is made for that.
+        text: the document.
+    """
+
+    id: int
+    score: float
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """An opened index folder; made by `Index.build`, opened by `Index.open`.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp()) / "index"
+        >>> documents = ["A dog barks.", "Stocks fell today.", "The train is late."]
+        >>> index = Index.build(folder, SentenceEncoder.load(), documents)
+        >>> index.search(["Shares lost value."], k=1)[0][0].text
+        'Stocks fell today.'
+        >>> index = Index.open(folder).add(["The bus did not come."]).remove([2])
+        >>> [hit.id for hit in index.search(["public transport"], k=2)[0]]
+        [3, 0]
+    """
+
+    folder: Path
+    meta: dict[str, Any]
+    segments: tuple[Segment, ...]
+
+    @classmethod
+    def build(
+        cls,
+        folder: str | os.PathLike[str],
+        encoder: SentenceEncoder,
+        sentences: Iterable[Any],
+        *,
+        calibrate: Calibrate | None = None,
+        metric: str = "cosine",
+        dtype: str = "float32",
+        batch_tokens: int | None = None,
+        restart: bool = False,
+        options: dict[str, Any] | None = None,
+        tick: Callable[[int], Any] = _silent,
+    ) -> "Index":
+        """Encodes documents and writes the folder, in constant memory; killed and called again, it goes on.
+
+        Args:
+            folder: a new one, or an empty one.
+            encoder: encodes the documents, un-normalised, and later the queries.
+            sentences: the documents, from the first, in every call.
+            calibrate: fits a calibration on the documents' vectors, from their `Moments`: say
+                `lambda moments: jaxvec.whitening(moments, dim=256)`. None leaves the encoder's vectors as they are.
+            metric: "cosine" or "dot".
+            dtype: what is scanned: "float32", or "bfloat16" or "int8", beside which the float32 vectors stay on disk
+                for the last scoring.
+            batch_tokens: tokens encoded at a time.
+            restart: throw unfinished work for this folder away instead of going on with it.
+            options: what else decides the vectors, as plain JSON values, such as how the corpus is read.
+            tick: called with the number of sentences whenever a batch has been encoded.
+
+        Raises:
+            InputError: no documents, a folder that is not empty, or unfinished work of another model or corpus.
+        """
+        check_choice("metric", metric, METRICS)
+        check_choice("dtype", dtype, STORAGE)
+        atomic_folder(folder)
+        if encoder.token_weights is not None and encoder.provenance is None:
+            raise InputError(
+                "pooling 'sif' has token weights to keep: give the index a folder fitted with it"
+            )
+        target = Path(os.path.realpath(folder))
+        work = target.with_name(f".{target.name}.unfinished")
+        raw = encode_documents(work, encoder, sentences, batch_tokens, restart, options, tick)
+        fitted = None if calibrate is None else calibrate(raw.moments())
+        if fitted is not None:
+            encoder = encoder.with_calibration(fitted, {"documents": len(raw)})
+        with atomic_folder(work / "index") as made:
+            segment = finish_segment(made / _segment(0), raw, fitted, metric, dtype)
+            if encoder.provenance is not None:
+                encoder.save(made / ENCODER)
+            meta = {
+                "jaxvec_index": FORMAT_VERSION,
+                "metric": metric,
+                "dtype": dtype,
+                "dim": encoder.dim,
+                "encoder": _encoder_facts(encoder),
+                "segments": [segment],
+                "removed": [],
+            }
+            (made / META).write_bytes(_sealed(meta))
+        os.replace(work / "index", target)
+        shutil.rmtree(work)
+        opened = cls.open(folder)
+        opened.__dict__["encoder"] = encoder
+        return opened
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str], encoder: SentenceEncoder | None = None) -> "Index":
+        """Opens a folder, after checking that every byte is as it was written.
+
+        Args:
+            folder: written by `build` or `jaxvec index`.
+            encoder: encodes the queries; None loads the one that the documents were encoded with, when it is needed.
+
+        Raises:
+            InputError: not an index, unfinished, damaged, or made with another encoder.
+        """
+        folder = Path(folder)
+        meta = _read_meta(folder)
+        segments = tuple(
+            read_segment(folder / part["name"], part["files"], meta["dim"], part["rows"], meta["dtype"])
+            for part in meta["segments"]
+        )
+        index = cls(folder, meta, segments)
+        if encoder is not None:
+            index._check(encoder)
+            index.__dict__["encoder"] = encoder
+        return index
+
+    @cached_property
+    def encoder(self) -> SentenceEncoder:
+        """The encoder that the documents were encoded with.
+
+        Raises:
+            InputError: it cannot be loaded any more, or has other weights now.
+        """
+        facts = self.meta["encoder"]
+        if (self.folder / ENCODER).is_dir():
+            encoder = SentenceEncoder.load(self.folder / ENCODER, max_length=facts["max_length"])
+        else:
+            encoder = SentenceEncoder.load(
+                facts["model"],
+                pooling=facts["pooling"],
+                layers=tuple(facts["layers"]),
+                max_length=facts["max_length"],
+            )
+        self._check(encoder)
+        return encoder
+
+    def __len__(self) -> int:
+        """How many documents can be found."""
+        return int(self.valid.sum())
+
+    @property
+    def dim(self) -> int:
+        """Width of a vector."""
+        return self.meta["dim"]
+
+    @cached_property
+    def valid(self) -> np.ndarray:
+        """bool [documents ever added], False where one was removed."""
+        valid = np.ones(sum(part["rows"] for part in self.meta["segments"]), bool)
+        for start, stop in self.meta["removed"]:
+            valid[start:stop] = False
+        return valid
+
+    @cached_property
+    def vectors(self) -> Joined:
+        """float32 [documents ever added, dim], memory-mapped; of unit length where the metric is cosine."""
+        return Joined([segment.vectors for segment in self.segments])
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The vectors, ready for search."""
+        codes, scale = self.vectors, None
+        if self.meta["dtype"] != "float32":
+            codes = Joined([segment.codes for segment in self.segments])
+        if self.meta["dtype"] == "int8":
+            scale = np.concatenate([segment.units for segment in self.segments])
+        valid = None if self.valid.all() else self.valid
+        return Corpus(self.vectors, codes, scale, valid, self.meta["metric"], unit=True)
+
+    def text(self, number: int) -> str:
+        """The document of that number, removed or not."""
+        row = number
+        for segment in self.segments:
+            if 0 <= row < len(segment.ends):
+                return segment.text(row)
+            row -= len(segment.ends)
+        raise InputError(f"there is no document {number}; the index has seen {len(self.valid)}")
+
+    def top_k(
+        self, queries: Float[Array | np.ndarray, "q dim"], k: int
+    ) -> tuple[Float[np.ndarray, "q m"], Int[np.ndarray, "q m"]]:
+        """Scores and document numbers of the k best for query vectors, as `Corpus.top_k`."""
+        return self.corpus.top_k(queries, k)
+
+    def search(self, queries: Sequence[str], k: int = 5) -> list[list[Hit]]:
+        """The k best documents for each query, best first.
+
+        Raises:
+            InputError: k < 1, a query that is not text, or an encoder that is not the documents' own any more.
+        """
+        if isinstance(queries, str):
+            raise InputError("queries is a single text; expected a list of them: [query]")
+        scores, numbers = self.top_k(self.encoder.encode(queries, normalize=False), k)
+        return [
+            [
+                Hit(int(number), float(score), self.text(int(number)))
+                for score, number in zip(*row, strict=True)
+            ]
+            for row in zip(scores, numbers, strict=True)
+        ]
+
+    def add(
+        self,
+        sentences: Iterable[Any],
+        *,
+        batch_tokens: int | None = None,
+        restart: bool = False,
+        options: dict[str, Any] | None = None,
+        tick: Callable[[int], Any] = _silent,
+    ) -> "Index":
+        """Encodes more documents, with the same encoder and calibration; the others stay as they are.
+
+        Returns:
+            The index as it is now; killed and called again with the same documents, it goes on.
+
+        Raises:
+            InputError: no documents, or unfinished work on others.
+        """
+        name = _segment(len(self.segments))
+        work = self.folder / f".{name}.unfinished"
+        raw = encode_documents(work, self.encoder, sentences, batch_tokens, restart, options, tick)
+        with atomic_folder(work / "index") as made:
+            part = finish_segment(made / name, raw, None, self.meta["metric"], self.meta["dtype"])
+        shutil.rmtree(self.folder / name, ignore_errors=True)  # a kill came before it was listed
+        os.replace(work / "index" / name, self.folder / name)
+        updated = self._rewritten(segments=[*self.meta["segments"], part])
+        shutil.rmtree(work)
+        return updated
+
+    def remove(self, numbers: Iterable[int]) -> "Index":
+        """Takes documents out; nothing is encoded or copied, and the others keep their numbers.
+
+        Returns:
+            The index as it is now.
+
+        Raises:
+            InputError: a number that no document has.
+        """
+        valid = self.valid.copy()
+        for number in numbers:
+            if not 0 <= number < len(valid) or not valid[number]:
+                raise InputError(f"there is no document {number} to remove")
+            valid[number] = False
+        edges = np.flatnonzero(np.diff(np.concatenate([[True], valid, [True]]).astype(np.int8)))
+        return self._rewritten(removed=edges.reshape(-1, 2).tolist())
+
+    def blocks(self, rows: int = 16_384) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields (numbers, float32 vectors) of the documents that can be found, in order."""
+        for start in range(0, len(self.valid), rows):
+            kept = np.flatnonzero(self.valid[start : start + rows])
+            if len(kept):
+                yield kept + start, self.vectors[start : start + rows][kept]
+
+    def _rewritten(self, **changes: Any) -> "Index":
+        if _read_meta(self.folder) != self.meta:
+            raise InputError(f"{self.folder} was changed meanwhile; open it again")
+        atomic_write_bytes(self.folder / META, _sealed(self.meta | changes))
+        opened = Index.open(self.folder)
+        if "encoder" in self.__dict__:
+            opened.__dict__["encoder"] = self.encoder
+        return opened
+
+    def _check(self, encoder: SentenceEncoder) -> None:
+        then, now = self.meta["encoder"], _encoder_facts(encoder)
+        changed = [
+            f"{name} {now[name]!r} instead of {then[name]!r}" for name in _SAME if now[name] != then[name]
+        ]
+        if changed:
+            raise InputError(
+                f"{self.folder} was made with another encoder: {encoder.name} has {', '.join(changed)}. Search with the "
+                f"model it was made with ({then['model']}), or index the corpus again"
+            )
+
+
+def _encoder_facts(encoder: SentenceEncoder) -> dict[str, Any]:
+    digest = None
+    if encoder.calibration is not None:
+        arrays = sorted(encoder.calibration.to_arrays().items())
+        digest = hashlib.sha256(json.dumps(encoder.calibration.spec(), sort_keys=True).encode())
+        for name, array in arrays:
+            digest.update(
+                f"{name}{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes()
+            )
+        digest = digest.hexdigest()
+    return {
+        **encoder.describe(),
+        "model": encoder.source,
+        "fingerprint": encoder.fingerprint,
+        "calibration": digest,
+    }
+
+
+def _segment(number: int) -> str:
+    return f"segment-{number:06d}"
+
+
+def _sealed(meta: dict[str, Any]) -> bytes:
+    body = json.dumps(meta, ensure_ascii=False, indent=1)
+    return f"{body}\n{hashlib.sha256(body.encode()).hexdigest()}\n".encode()
+
+
+def _read_meta(folder: Path) -> dict[str, Any]:
+    try:
+        body, seal = (folder / META).read_bytes().decode().rstrip("\n").rsplit("\n", 1)
+    except OSError:
+        target = Path(os.path.realpath(folder))
+        unfinished = target.with_name(f".{target.name}.unfinished").is_dir()
+        reason = (
+            "the run that makes it is not finished: give its `jaxvec index` command again"
+            if unfinished
+            else "expected a folder written by `jaxvec index`"
+        )
+        raise InputError(f"{folder} is not an index: {reason}") from None
+    except ValueError:
+        body = seal = ""
+    if hashlib.sha256(body.encode()).hexdigest() != seal:
+        raise InputError(f"{folder / META} is damaged; index the corpus again")
+    meta = json.loads(body)
+    if meta["jaxvec_index"] != FORMAT_VERSION:
+        raise InputError(f"{folder}: an index of version {meta['jaxvec_index']}; update jaxvec")
+    return meta

@@ -1,0 +1,226 @@
+"""An index folder: it answers like brute force, survives kills and edits, and refuses what is not its own."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxvec import Index, InputError, SentenceEncoder, top_k, whitening
+
+BUILD = """
+import sys
+from jaxvec import pipeline, resume, whitening
+pipeline.CHUNK = resume.CHUNK = 16
+from jaxvec.encoder import SentenceEncoder
+from jaxvec.search.index import Index
+encoder = SentenceEncoder.load(sys.argv[1])
+texts = open(sys.argv[2], newline="").read().split("\\n")
+stop = int(sys.argv[4])
+done = 0
+def tick(count):
+    global done
+    done += count
+    if done >= stop:
+        import os, signal
+        os.kill(os.getpid(), signal.SIGKILL)
+Index.build(sys.argv[3], encoder, texts, calibrate=lambda m: whitening(m, dim=4), dtype="int8", tick=tick)
+"""
+
+
+@pytest.fixture(scope="module")
+def encoder(bert_folder):
+    return SentenceEncoder.load(bert_folder)
+
+
+@pytest.fixture(scope="module")
+def built(encoder, texts, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("built") / "index"
+    Index.build(folder, encoder, texts)
+    return folder
+
+
+@pytest.fixture
+def folder(built, tmp_path):
+    return Path(shutil.copytree(built, tmp_path / "index"))
+
+
+def files(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_answers_are_those_of_the_vectors(encoder, texts, folder):
+    index = Index.open(folder)
+    asked = ["the man plays", "it rains"]
+    expected = top_k(encoder.encode(asked, normalize=False), encoder.encode(texts, normalize=False), 7)
+    hits = index.search(asked, k=7)
+    assert [[hit.text for hit in row] for row in hits] == [[texts[i] for i in row] for row in expected[1]]
+    assert np.abs([[hit.score for hit in row] for row in hits] - expected[0]).max() < 1e-5
+    assert (len(index), index.dim) == (200, 32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+def test_a_calibration_is_fitted_once_and_applied_to_documents_and_queries(
+    encoder, texts, tmp_path, dtype, metric
+):
+    folder = tmp_path / "index"
+    Index.build(folder, encoder, texts, calibrate=lambda m: whitening(m, dim=8), dtype=dtype, metric=metric)
+    whitened = encoder.with_calibration(whitening(encoder.moments(texts), dim=8))
+    expected = top_k(whitened.encode(texts[:9]), whitened.encode(texts), 3, metric=metric)
+    index = Index.open(folder)
+    assert (index.dim, index.encoder.dim) == (8, 8)
+    scores, rows = index.top_k(whitened.encode(texts[:9]), 3)
+    assert np.abs(scores / expected[0] - 1).max() < 1e-3
+    assert (rows[:, 0] == expected[1][:, 0]).all()
+    if metric == "cosine":
+        assert [row[0].text for row in index.search(texts[:9], k=1)] == texts[:9]
+
+
+def test_documents_of_every_kind_come_back(encoder, tmp_path):
+    documents = ["", "two\nlines", "naïve café 😀", "it rains", "\u2028", "a\r"]
+    index = Index.build(tmp_path / "index", encoder, documents)
+    assert [index.text(number) for number in range(6)] == documents
+    with pytest.raises(InputError, match="there is no document 6; the index has seen 6"):
+        index.text(6)
+
+
+def test_adding_and_removing_equals_indexing_what_is_left(encoder, texts, tmp_path):
+    index = Index.build(tmp_path / "index", encoder, texts[:120])
+    before = files(tmp_path / "index")
+    index = index.add(texts[120:170]).add(texts[170:]).remove(range(0, 200, 3))
+    after = files(tmp_path / "index")
+    assert {name: after[name] for name in before if name != "index.json"}.items() <= before.items()
+    kept = [number for number in range(200) if number % 3]
+    fresh = Index.build(tmp_path / "fresh", encoder, [texts[number] for number in kept])
+    index = Index.open(tmp_path / "index")
+    queries = encoder.encode(texts[:20], normalize=False)
+    (scores, rows), (expected, order) = index.top_k(queries, 5), fresh.top_k(queries, 5)
+    assert np.abs(scores - expected).max() < 1e-5
+    assert np.array_equal(rows[:, 0], np.array(kept)[order[:, 0]])
+    assert len(index) == len(kept)
+    assert np.concatenate([numbers for numbers, _ in index.blocks(50)]).tolist() == kept
+
+
+def test_removing_everything_leaves_nothing_to_find(folder):
+    index = Index.open(folder).remove(range(200))
+    assert index.search(["it rains"]) == [[]]
+    with pytest.raises(InputError, match="there is no document 3 to remove"):
+        index.remove([3])
+
+
+def test_killed_while_indexing_the_same_command_gives_the_same_bytes(texts, bert_folder, tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(texts[:100]), newline="")
+
+    def build(name, stop):
+        command = [sys.executable, "-c", BUILD, bert_folder, corpus, tmp_path / name, stop]
+        return subprocess.run(list(map(str, command)), cwd=Path(__file__).parents[2]).returncode
+
+    assert build("killed", 40) == -9
+    assert not (tmp_path / "killed").exists()
+    with pytest.raises(InputError, match="the run that makes it is not finished"):
+        Index.open(tmp_path / "killed")
+    assert build("killed", 1000) == 0
+    assert build("whole", 1000) == 0
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+    assert {path.name for path in tmp_path.iterdir()} == {"corpus.txt", "killed", "whole"}
+
+
+def test_stopped_after_encoding_nothing_is_encoded_again(encoder, texts, tmp_path):
+    def fail(moments):
+        raise RuntimeError("stopped")
+
+    folder = tmp_path / "index"
+    with pytest.raises(RuntimeError, match="stopped"):
+        Index.build(folder, encoder, texts, calibrate=fail)
+    ticks = []
+    with pytest.raises(InputError, match="holds work on another corpus; give --restart"):
+        Index.build(folder, encoder, texts[:-1])
+    Index.build(folder, encoder, texts, tick=ticks.append)
+    assert not ticks
+    assert Index.open(folder).text(7) == texts[7]
+
+
+@pytest.mark.parametrize("name", ["vectors.npy", "texts.utf8", "ends.npy"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
+def test_damaged_files_are_named(folder, name, damage):
+    path = folder / "segment-000000" / name
+    data = bytearray(path.read_bytes())
+    data[-9] ^= 1
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(data if damage == "flip" else data[:-5])
+    with pytest.raises(
+        InputError, match=f"{name} (is damaged|has .* bytes|is missing).*index the corpus again"
+    ):
+        Index.open(folder)
+
+
+def test_a_damaged_description_and_another_folder_are_refused(folder, tmp_path):
+    text = (folder / "index.json").read_text()
+    (folder / "index.json").write_text(text.replace('"dim": 32', '"dim": 31'))
+    with pytest.raises(InputError, match=r"index\.json is damaged"):
+        Index.open(folder)
+    (folder / "index.json").write_text("")
+    with pytest.raises(InputError, match=r"index\.json is damaged"):
+        Index.open(folder)
+    with pytest.raises(InputError, match="is not an index: expected a folder written by `jaxvec index`"):
+        Index.open(tmp_path)
+
+
+def test_another_model_is_refused(encoder, folder, write_bert, tmp_path):
+    other = SentenceEncoder.load(write_bert(tmp_path / "other", seed=1))
+    with pytest.raises(InputError, match="made with another encoder"):
+        Index.open(folder, other)
+    with pytest.raises(InputError, match=r"layers \[1\] instead of \[3\]"):
+        Index.open(folder, encoder.with_layers(1))
+    with pytest.raises(InputError, match="calibration"):
+        Index.open(folder, encoder.with_calibration(whitening(encoder.moments(["a", "b", "c d"]), dim=2)))
+    with pytest.raises(InputError, match=r"queries have shape \(1, 5\); this corpus takes \[q, 32\]"):
+        Index.open(folder, encoder).top_k(np.ones((1, 5), np.float32), 1)
+
+
+def test_two_writers_do_not_overwrite_each_other(folder):
+    first, second = Index.open(folder), Index.open(folder)
+    first.remove([1])
+    with pytest.raises(InputError, match="was changed meanwhile; open it again"):
+        second.remove([2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sentences": []}, "the corpus holds no sentences"),
+        ({"sentences": ["fine", 3]}, "3"),
+        ({"dtype": "int4"}, "dtype is 'int4'"),
+        ({"metric": "l2"}, "metric is 'l2'"),
+    ],
+)
+def test_bad_input_leaves_nothing_behind(encoder, tmp_path, arguments, message):
+    with pytest.raises(InputError, match=message):
+        Index.build(tmp_path / "index", encoder, **{"sentences": ["it rains"], **arguments})
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_queries_are_named(encoder, folder):
+    index = Index.open(folder, encoder)
+    with pytest.raises(InputError, match="k is 0"):
+        index.search(["it rains"], k=0)
+    with pytest.raises(InputError, match="queries is a single text"):
+        index.search("it rains")
+    assert index.search([]) == []
+
+
+def test_the_description_is_plain_json(folder):
+    body, _ = (folder / "index.json").read_text().rstrip("\n").rsplit("\n", 1)
+    meta = json.loads(body)
+    assert (meta["dim"], meta["metric"], meta["dtype"]) == (32, "cosine", "float32")
