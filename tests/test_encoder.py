@@ -160,6 +160,10 @@ calls = {
     "array": lambda: encoder.encode(np.array(["a dog", "it rains"])) - plain,
     "object array": lambda: encoder.encode(np.array(["a dog", "it rains"], object)) - plain,
     "one text": lambda: encoder.encode("a dog"),
+    "one text to stream": lambda: list(encoder.stream("a dog")),
+    "one text to moments": lambda: encoder.moments("a dog"),
+    "one text to sif_weights": lambda: jaxvec.sif_weights("a dog"),
+    "a that is text": lambda: jaxvec.sif_weights(["a dog"], a="x"),
     "one text in bytes": lambda: encoder.encode(b"a dog"),
     "None among them": lambda: encoder.encode(["a", None]),
     "an int among them": lambda: encoder.encode(["a", 3, None]),
@@ -228,6 +232,10 @@ def test_any_collection_of_texts_will_do(report, name):
     ("name", "said"),
     [
         ("one text", "expected a list of them: [text]"),
+        ("one text to stream", "expected many of them"),
+        ("one text to moments", "expected many of them"),
+        ("one text to sif_weights", "expected many of them"),
+        ("a that is text", "a is 'x'; expected a positive number"),
         ("one text in bytes", "expected a list of them: [text]"),
         ("None among them", "row 1 is NoneType, expected str"),
         ("an int among them", "row 1 is int, expected str: 3"),
@@ -279,3 +287,20 @@ def test_a_line_of_100_000_characters_is_cut_with_a_warning(report):
     answer, warned = report["100,000 characters"]
     assert answer[:3] == ["array", [2, 32], "float32"]
     assert [message for _, message in warned] == ["1 of 2 sentences were cut to 96 tokens (max_length)"]
+
+
+def test_an_encoder_can_be_pickled_after_use_and_used_after_being_traced(write_bert, tmp_path):
+    import copy
+    import pickle
+
+    import jax
+
+    encoder = SentenceEncoder.load(write_bert(tmp_path, blocks=1))
+    apply, params = encoder.function()
+    batch = encoder.pack(["it rains"]).batches[0]
+    traced = jax.jit(lambda batch: encoder.function()[0](encoder.params, batch))(batch)
+    vector = encoder.encode(["it rains"])
+    np.testing.assert_allclose(traced[:1], vector, atol=1e-6)
+    np.testing.assert_allclose(apply(params, batch)[:1], vector, atol=1e-6)
+    for again in (pickle.loads(pickle.dumps(encoder)), copy.copy(encoder), copy.deepcopy(encoder)):
+        np.testing.assert_array_equal(again.encode(["it rains"]), vector)

@@ -221,26 +221,17 @@ def _mask_bias(visible: Bool[Array, "..."]) -> Float[Array, "..."]:
     return jnp.where(visible, 0.0, jnp.finfo(jnp.float32).min / 2)
 
 
-def relative_position_buckets(
-    length: int, num_buckets: int, max_distance: int = _FARTHEST_BUCKET
-) -> Int[np.ndarray, "l l"]:
-    """T5's bidirectional bucket of every (query, key) distance, as MPNet uses it (Raffel et al. 2020, §2.1).
+def _relative_position_bucket(
+    behind: Int[np.ndarray, "*s"], num_buckets: int, max_distance: int
+) -> Int[np.ndarray, "*s"]:
+    """T5's bidirectional bucket of query minus key position, as MPNet uses it (Raffel et al. 2020, §2.1).
 
     Half of the buckets are for keys after the query; within a half, small distances have one each and larger
     ones share logarithmically up to `max_distance`. Evaluated in float32, as the released models were trained.
 
-    >>> relative_position_buckets(3, 32)
-    array([[ 0, 17, 18],
-           [ 1,  0, 17],
-           [ 2,  1,  0]])
+    >>> _relative_position_bucket(np.array([-2, -1, 0, 1, 2]), 32, 128)
+    array([18, 17,  0,  1,  2])
     """
-    place = np.arange(length)
-    return _relative_position_bucket(place[:, None] - place[None, :], num_buckets, max_distance)
-
-
-def _relative_position_bucket(
-    behind: Int[np.ndarray, "*s"], num_buckets: int, max_distance: int
-) -> Int[np.ndarray, "*s"]:
     half = num_buckets // 2
     exact = half // 2
     distance = np.abs(behind)
