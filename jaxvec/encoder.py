@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Shaped
 from tqdm import tqdm
 
-from jaxvec.calibration.calibration import Calibration, device_arrays, rebuild
+from jaxvec.calibration.calibration import Calibration, accepted, device_arrays, rebuild
 from jaxvec.calibration.chain import compose
 from jaxvec.calibration.folder import write_calibration
 from jaxvec.calibration.moments import Moments
@@ -144,8 +144,8 @@ class SentenceEncoder:
         >>> encoder = SentenceEncoder.load()
         >>> apply, params = encoder.function()
         >>> packing = encoder.pack(["one sentence", "and another"])
-        >>> jax.jit(apply)(params, packing.batches[0]).shape
-        (2, 384)
+        >>> jax.jit(apply)(params, packing.batches[0]).shape, packing.indices[0][:3]
+        ((8, 384), array([ 0,  1, -1]))
         """
         return self._apply(self._normalizes(normalize)), self.params
 
@@ -218,12 +218,39 @@ class SentenceEncoder:
         2
         """
         moments = Moments.empty(self.dim)
-        for chunk in self._pipeline(False).dispatch(sentences, batch_tokens, tick, stacklevel=3):
+        for _, moments in self._running_moments(sentences, moments, batch_tokens, tick, stacklevel=4):
+            pass
+        return moments
+
+    def running_moments(
+        self,
+        sentences: Sentences,
+        start: Moments,
+        *,
+        batch_tokens: int | None = None,
+        tick: Callable[[int], Any] = _silent,
+    ) -> Iterator[tuple[list[str], Moments]]:
+        """Yields, after every chunk, (its sentences, the moments of `start` and of all sentences up to there).
+
+        The moments are valid until the next ones are asked for; after the last chunk they are those of `moments`.
+        """
+        own = jax.tree.map(jnp.copy, start)  # every step donates the last one's
+        return self._running_moments(sentences, own, batch_tokens, tick, stacklevel=3)
+
+    def _running_moments(
+        self,
+        sentences: Sentences,
+        moments: Moments,
+        batch_tokens: Any,
+        tick: Callable[[int], Any],
+        stacklevel: int,
+    ) -> Iterator[tuple[list[str], Moments]]:
+        for chunk in self._pipeline(False).dispatch(sentences, batch_tokens, tick, stacklevel):
             for vectors, index in chunk.batches:
                 moments = _add(moments, vectors, (index >= 0).astype(np.float32))
+            yield chunk.sentences, moments
         if not np.isfinite(moments.mean).all():
             raise InputError("some sentence's vector is not finite; with dtype 'float32' none should be")
-        return moments
 
     def with_calibration(
         self, calibration: Calibration, provenance: dict[str, Any] | None = None
@@ -236,13 +263,9 @@ class SentenceEncoder:
             provenance: plain values that `save` keeps, such as the corpus and its size.
 
         Raises:
-            InputError: the calibration takes vectors of another width.
+            InputError: no calibration, one that is not finite or mis-shaped, or one for vectors of another width.
         """
-        if calibration.input_dim != self.dim:
-            raise InputError(
-                f"the calibration takes vectors of width {calibration.input_dim}, this encoder gives {self.dim}; "
-                "fit it on this encoder's own vectors, with the same pooling and layers"
-            )
+        calibration = accepted(calibration, self.dim)
         combined = calibration if self.calibration is None else compose(self.calibration, calibration)
         record = {"calibration": calibration.figures(), **(provenance or {})}
         if self.provenance is not None:

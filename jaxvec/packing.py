@@ -120,7 +120,7 @@ def pack(ids: TokenIds, batch_tokens: int = 2048, row_multiple: int = 1) -> Pack
 
     >>> packing = pack(TokenIds.of([[1] * 3, [2] * 20, [3] * 9]))
     >>> packing.batches[0].token_ids.shape, packing.indices[0]
-    ((1, 32), array([ 1,  2,  0, -1]))
+    ((1, 64), array([ 1,  2,  0, -1, -1, -1, -1, -1]))
     """
     lengths = ids.lengths
     if not len(lengths):
