@@ -185,7 +185,12 @@ class DemoReport:
             f"{self.tokens / self.seconds:,.0f} tokens/s",
             f"{1 - self.useful_tokens:.1%} of the computed tokens were padding",
         ]
-        for search in self.searches:
+        for number, search in enumerate(self.searches):
+            if number == 1:
+                lines += [
+                    "",
+                    "What calibration does, on hidden states that nobody tuned for cosine; compare the two:",
+                ]
             lines += [
                 "",
                 f"{search.name}: mean cosine {search.mean_cosine:.2f}, "
