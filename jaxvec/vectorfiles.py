@@ -124,7 +124,7 @@ def open_writer(path: str | Path, dim: int) -> AbstractContextManager[NpyWriter 
 
 @contextmanager
 def _writer(kind: Any, path: str | Path, dim: int) -> Iterator[Any]:
-    with _new_file(path) as file:
+    with new_file(path) as file:
         writer = kind(file, dim, str(path))
         try:
             yield writer
@@ -149,7 +149,7 @@ def atomic_write_bytes(path: str | Path, data: bytes) -> None:
         b'{}'
     """
     check_target(path)
-    with _new_file(path) as file, _named(path):
+    with new_file(path) as file, _named(path):
         file.write(data)
 
 
@@ -193,7 +193,7 @@ def _folder(path: str | Path, target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _new_file(path: str | Path) -> Iterator[Any]:
+def new_file(path: str | Path) -> Iterator[Any]:
     """A file under a temporary name that takes the name `path` when the block ends well."""
     target = Path(os.path.realpath(path))  # a symbolic link stays one; its target is replaced
     temporary = _temporary(target)

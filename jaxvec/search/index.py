@@ -55,8 +55,8 @@ class Index:
         >>> index.search(["Shares lost value."], k=1)[0][0].text
         'Stocks fell today.'
         >>> index = Index.open(folder).add(["The bus did not come."]).remove([2])
-        >>> [hit.id for hit in index.search(["public transport"], k=2)[0]]
-        [3, 0]
+        >>> [hit.id for hit in index.search(["public transport"], k=1)[0]]
+        [3]
     """
 
     folder: Path
