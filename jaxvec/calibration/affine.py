@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxvec.calibration.affine_map import HIGHEST, Affine
+from jaxvec.calibration.fit_checks import CONSTANT, checked, noise, refuse_constant
+from jaxvec.calibration.fit_record import FitRecord
 from jaxvec.calibration.moments import Moments
 from jaxvec.calibration.shrinkage import shrinkage_intensity
 from jaxvec.calibration.solvers import choose_solver, eigendecomposition
 from jaxvec.errors import InputError
 
 RTOL = 1e-6  # between a direction a LayerNorm output lacks (1e-16) and the smallest it has (1e-5)
-CONSTANT = 1e-6  # a standard deviation below this share of the mean is float32 rounding
 
 __all__ = ["Affine", "pca", "remove_components", "standardize", "whitening"]
 
@@ -52,12 +53,13 @@ def whitening(
         True
 
     Args:
-        moments: of the vectors, un-normalised; 2 or more.
+        moments: of the vectors, un-normalised (unit vectors bring a warning); 2 or more.
         dim: keep this many leading directions; None keeps all.
         solver: "float64" solves on the host (the default outside tracing); "eigh" (the default while
             tracing) and "svd" are float32 `jnp.linalg`. At n = 20,000, d = 768 and condition number 1e5 they
             leave a max|cov − I| of 5e-4 to 8e-4.
-        rtol: a direction whose variance is at most rtol × the largest is cut.
+        rtol: a direction whose variance is at most rtol × the largest, or is float32 rounding of the mean
+            (at most 1e-12 · ‖mean‖² / d), is cut.
         shrinkage: fraction of the way from Σ to (tr Σ / d)·I, or "ledoit-wolf" or "oas" to estimate it.
             Shrunk directions are not cut.
         power: 1 whitens, between 0 and 1 whitens in part, 0 only rotates.
@@ -68,7 +70,8 @@ def whitening(
         [d, dim] with the cut columns zero. With zca, [d, d].
 
     Raises:
-        InputError: fewer than 2 vectors, equal vectors only, or an argument out of range.
+        InputError: fewer than 2 vectors, equal vectors only, sums that leave float32, or an argument out of
+            range. While tracing, where nothing can be raised, such a kernel is zero or NaN.
 
     References: J. Su, J. Cao, W. Liu, Y. Ou, "Whitening Sentence Representations for Better Semantics and
     Faster Retrieval", 2021, arXiv:2103.15316, Algorithm 1. A. Kessy, A. Lewin, K. Strimmer, "Optimal
@@ -78,11 +81,13 @@ def whitening(
         raise InputError("zca keeps all coordinates; give dim=None, or zca=False for the leading directions")
     if not 0 <= power <= 1:
         raise InputError(f"power is {power!r}; expected 0 (rotation only) to 1 (whitening)")
-    values, vectors = _principal_directions(moments, _checked(moments).covariance(), solver, rtol)
+    values, vectors, solver = _principal_directions(moments, checked(moments).covariance(), solver, rtol)
+    alpha = None
     if shrinkage is not None:
         alpha = shrinkage_intensity(moments, shrinkage)
         values = (1 - alpha) * values + alpha * values.mean()
-    return _projection(moments, "whitening", values, vectors, dim, rtol, power, zca)
+    options = {"rtol": rtol, "shrinkage": shrinkage, "power": power, "zca": zca, "solver": solver}
+    return _projection(moments, "whitening", values, vectors, dim, options, alpha)
 
 
 def pca(moments: Moments, dim: int | None = None, solver: str | None = None, rtol: float = RTOL) -> Affine:
@@ -99,21 +104,21 @@ def pca(moments: Moments, dim: int | None = None, solver: str | None = None, rto
 
     References: K. Pearson, "On lines and planes of closest fit to systems of points in space", 1901.
     """
-    values, vectors = _principal_directions(moments, _checked(moments).covariance(), solver, rtol)
-    return _projection(moments, "pca", values, vectors, dim, rtol, power=0.0, zca=False)
+    values, vectors, solver = _principal_directions(moments, checked(moments).covariance(), solver, rtol)
+    return _projection(moments, "pca", values, vectors, dim, {"rtol": rtol, "solver": solver})
 
 
 def standardize(moments: Moments) -> Affine:
     """Standardisation (the SN baseline): subtract the mean, divide each coordinate by its deviation (ddof 1).
 
-    A coordinate that is constant, up to float32 rounding of its mean, is centred and not divided. `rank`
-    counts the others, and `spectrum` holds the variances in the coordinates' order.
+    A coordinate that is constant, up to float32 rounding of the mean, is centred and not divided. `rank`
+    counts the others, and the fit's `spectrum` holds the variances in the coordinates' order.
 
     Raises:
-        InputError: fewer than 2 vectors.
+        InputError: fewer than 2 vectors, or equal vectors only.
 
-    References: J. Huang et al., "WhiteningBERT: An Easy Unsupervised Sentence Embedding Approach", 2021,
-    arXiv:2104.01767, compare whitening with such a normalisation.
+    References: B. Li et al., "On the Sentence Embeddings from Pre-trained Language Models" (BERT-flow), EMNLP
+    2020, arXiv:2011.05864, where it is the baseline "SN".
 
     Example:
         >>> import numpy as np
@@ -121,12 +126,14 @@ def standardize(moments: Moments) -> Affine:
         >>> standardize(Moments.of(x))(x).tolist()
         [[-1.0, 0.0], [0.0, 0.0], [1.0, 0.0]]
     """
-    covariance = _checked(moments).covariance()
+    covariance = checked(moments).covariance()
     xp = jnp if isinstance(covariance, jax.Array) else np
-    variances = xp.maximum(xp.diagonal(covariance), 0)
-    constant = variances <= (CONSTANT * moments.mean) ** 2
-    deviations = xp.where(constant, 1, xp.sqrt(variances))
-    return _affine(moments, xp.diag(1 / deviations), xp.where(constant, 0, variances), "standardize", 0.0)
+    variances = xp.diagonal(covariance)
+    varies = variances > xp.maximum((CONSTANT * moments.mean) ** 2, noise(moments))
+    variances = xp.where(varies, variances, 0)
+    refuse_constant(moments, variances)
+    kernel = xp.diag(1 / xp.where(varies, xp.sqrt(variances), 1))
+    return _affine(moments, kernel, variances, "standardize", {})
 
 
 def remove_components(moments: Moments, k: int, center: bool = True, solver: str | None = None) -> Affine:
@@ -155,42 +162,32 @@ def remove_components(moments: Moments, k: int, center: bool = True, solver: str
         >>> remove_components(Moments.of(x), k=1)(x).var(0).round(1).tolist()[0]
         0.0
     """
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k < moments.dim:
-        raise InputError(f"k is {k!r}; expected 1 … {moments.dim - 1} of {moments.dim} directions")
-    covariance = _checked(moments).covariance(ddof=1 if center else 0)
+    d = checked(moments).dim
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k < d:
+        raise InputError(f"k is {k!r}; expected 1 … {d - 1} of {d} directions")
+    covariance = moments.covariance(ddof=1 if center else 0)
     xp = jnp if isinstance(covariance, jax.Array) else np
     matrix = covariance if center else covariance + xp.outer(moments.mean, moments.mean)
-    values, vectors = _principal_directions(moments, matrix, solver, RTOL)
+    values, vectors, solver = _principal_directions(moments, matrix, solver, RTOL)
     if not isinstance(values, jax.core.Tracer) and (rank := int((values > RTOL * values[0]).sum())) < k:
         raise InputError(f"k is {k}, but the vectors vary in {rank} directions only; take a smaller k")
     leading = vectors[:, :k]
-    kernel = np.eye(moments.dim, dtype=np.float32) - _product(leading, leading.T)
-    return _affine(moments, kernel, values, "remove_components", RTOL, center)
+    kernel = np.eye(d, dtype=np.float32) - _product(leading, leading.T)
+    options = {"rtol": RTOL, "k": int(k), "center": bool(center), "solver": solver}
+    return _affine(moments, kernel, values, "remove_components", options, removed=int(k), center=center)
 
 
-def _checked(moments: Moments) -> Moments:
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(moments)):
-        return moments
-    if moments.count < 2:
-        raise InputError(
-            f"a calibration is fitted on 2 or more vectors, these moments hold {moments.count}; "
-            "fit once on a corpus, then apply it to single sentences"
-        )
-    if not (np.isfinite(moments.mean).all() and np.isfinite(moments.m2).all()):
-        raise InputError(
-            "the moments are not finite; drop rows with NaN or infinity, or scale the vectors down"
-        )
-    return moments
-
-
-def _principal_directions(moments: Moments, matrix: Any, solver: str | None, rtol: float) -> tuple[Any, Any]:
+def _principal_directions(
+    moments: Moments, matrix: Any, solver: str | None, rtol: float
+) -> tuple[Any, Any, str]:
+    """Eigenvalues, 0 where they are rounding; eigenvectors; and the solver that was used."""
     if not 0 <= rtol < 1:
         raise InputError(f"rtol is {rtol!r}; expected a share of the largest variance, from 0 to below 1")
-    traced = isinstance(matrix, jax.core.Tracer)
-    values, vectors = eigendecomposition(matrix, choose_solver(solver, traced), rtol)
-    if not traced and not values[0] > 0:
-        raise InputError(f"all {moments.count} vectors are equal: they have no direction to fit")
-    return values, vectors
+    solver = choose_solver(solver, isinstance(matrix, jax.core.Tracer))
+    values, vectors = eigendecomposition(matrix, solver, rtol)
+    values = values * ~(values <= noise(moments))  # what is not a number stays so
+    refuse_constant(moments, values)
+    return values, vectors, solver
 
 
 def _projection(
@@ -199,20 +196,20 @@ def _projection(
     values: Any,
     vectors: Any,
     dim: int | None,
-    rtol: float,
-    power: float,
-    zca: bool,
+    options: dict[str, Any],
+    intensity: Any = None,
 ) -> Affine:
-    d = moments.dim
+    d, rtol = moments.dim, options["rtol"]
     asked = d if dim is None else dim
     if isinstance(asked, bool) or not isinstance(asked, int | np.integer) or not 1 <= asked <= d:
         raise InputError(f"dim is {dim!r}; expected 1 … {d}, or None for all directions")
+    options = {"dim": None if dim is None else int(dim), **options}
     xp = jnp if isinstance(values, jax.Array) else np
-    keep = values > rtol * values[0]
-    scale = xp.where(keep, xp.where(keep, values, 1) ** (-power / 2), 0)
+    keep = ~(values <= rtol * values[0])
+    scale = xp.where(keep, xp.where(keep, values, 1) ** (-options.get("power", 0.0) / 2), 0)
     kernel = vectors * scale
-    if zca:
-        return _affine(moments, _product(kernel, vectors.T), values, method, rtol)
+    if options.get("zca"):
+        return _affine(moments, _product(kernel, vectors.T), values, method, options, intensity)
     if not isinstance(values, jax.core.Tracer) and asked > (rank := int(keep.sum())):
         if dim is not None:
             warnings.warn(
@@ -221,16 +218,35 @@ def _projection(
                 stacklevel=3,
             )
         asked = rank
-    return _affine(moments, kernel[:, :asked], values, method, rtol)
+    return _affine(moments, kernel[:, :asked], values, method, options, intensity)
 
 
 def _affine(
-    moments: Moments, kernel: Any, spectrum: Any, method: str, rtol: float, center: bool = True
+    moments: Moments,
+    kernel: Any,
+    spectrum: Any,
+    method: str,
+    options: dict[str, Any],
+    intensity: Any = None,
+    removed: int = 0,
+    center: bool = True,
 ) -> Affine:
     mean = moments.mean if center else np.zeros(moments.dim, np.float32)
-    arrays = (jnp.asarray(array, jnp.float32) for array in (mean, kernel, spectrum, moments.count))
-    mean, kernel, spectrum, count = map(jax.lax.stop_gradient, arrays)
-    return Affine(mean, kernel, spectrum=spectrum, count=count, method=method, rtol=rtol)
+    arrays = [
+        None if array is None else jnp.asarray(array, jnp.float32)
+        for array in (mean, kernel, spectrum, intensity)
+    ]
+    mean, kernel, spectrum, intensity = jax.lax.stop_gradient(arrays)
+    record = FitRecord(
+        method=method,
+        spectrum=spectrum,
+        counted=moments.counted,
+        intensity=intensity,
+        options=tuple(options.items()),
+        removed=removed,
+        dim=kernel.shape[1],
+    )
+    return Affine(mean, kernel, fits=(record,))
 
 
 def _product(a: Any, b: Any) -> Any:

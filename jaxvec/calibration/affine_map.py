@@ -1,7 +1,7 @@
 """Affine: the one form of every linear correction, x ↦ (x − mean) @ kernel."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -10,17 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxvec.calibration.fit_record import FitRecord
 from jaxvec.errors import InputError
 
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["mean", "kernel", "bias", "spectrum", "count"],
-    meta_fields=["method", "rtol"],
-)
-@dataclass(frozen=True, eq=False)
+@partial(jax.tree_util.register_dataclass, data_fields=["mean", "kernel", "bias", "fits"], meta_fields=[])
+@dataclass(frozen=True, eq=False, repr=False)
 class Affine:
     """x [..., d] ↦ (x − mean) @ kernel + bias, float32 [..., dim] at precision HIGHEST.
 
@@ -28,25 +25,20 @@ class Affine:
     `shard_map`. `bias` is None, which is 0, in everything that is fitted; only `then` makes one, because a
     composition need not have a mean: none solves mean' @ K₁ = mean₁ @ K₁ + mean₂ where K₁ is singular.
 
-    What the fit saw is kept in two arrays, so that a refit never compiles again: `spectrum` [d], the
-    variances along the fitted directions (or coordinates), and `count`. `rank`, `cut`,
-    `explained_variance_ratio` and `condition_number` are read off them, and are traced where they are.
-    All of them are None in an Affine that was not fitted.
+    `fits` says what each fit saw, in the order of a composition. `rank`, `cut`, `explained_variance_ratio`,
+    `condition_number` and `count` are those of the last one; see `FitRecord`.
 
     Example:
         >>> import jax.numpy as jnp
         >>> halve = Affine(jnp.array([1.0, 2.0]), jnp.array([[0.5], [0.0]]))
-        >>> halve(jnp.array([[3.0, 9.0]])).tolist(), halve.input_dim, halve.dim
-        ([[1.0]], 2, 1)
+        >>> halve(jnp.array([[3.0, 9.0]])).tolist(), halve
+        ([[1.0]], Affine(affine: 2 → 1))
     """
 
     mean: Any  # Float[Array, "d"]
     kernel: Any  # Float[Array, "d dim"]
     bias: Any = None  # Float[Array, "dim"] | None
-    spectrum: Any = None  # Float[Array, "d"] | None, variances
-    count: Any = None  # Float[Array, ""] | None, Σ of the weights of the fitted vectors
-    method: str = "affine"
-    rtol: float = 0.0
+    fits: tuple[FitRecord, ...] = ()
 
     @classmethod
     def from_arrays(
@@ -71,25 +63,30 @@ class Affine:
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], arrays: Mapping[str, Any]) -> "Affine":
         """The Affine of which these are `spec()` and `to_arrays()`, concrete or traced; see `rebuild`."""
-        if any(isinstance(array, jax.core.Tracer) for array in arrays.values()):
-            return cls(**arrays)
-        return cls.from_arrays(**arrays)
+        traced = any(isinstance(array, jax.core.Tracer) for array in arrays.values())
+        affine = cls(**arrays) if traced else cls.from_arrays(**arrays)
+        return replace(affine, fits=tuple(map(FitRecord.from_spec, spec.get("fits", ()))))
 
     def spec(self) -> dict[str, Any]:
-        """Its plain values, as JSON takes them."""
-        return {"kind": "affine"}
+        """Everything but the arrays, as JSON takes it: what the fits saw."""
+        return {"kind": "affine", "fits": [fit.spec() for fit in self.fits]}
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """The float32 arrays on the host: "mean", "kernel" and, after `then`, "bias"."""
         arrays = {"mean": self.mean, "kernel": self.kernel, "bias": self.bias}
-        return {name: np.asarray(array) for name, array in arrays.items() if array is not None}
+        return {name: np.asarray(array, np.float32) for name, array in arrays.items() if array is not None}
 
     def __call__(self, vectors: Float[Array | np.ndarray, "*batch d"]) -> Float[Array, "*batch dim"]:
         """The corrected vectors; any floating dtype comes in, float32 goes out.
 
         Raises:
-            InputError: vectors whose last axis is not `input_dim` long.
+            InputError: vectors whose last axis is not `input_dim` long, or a stack of maps outside `vmap`.
         """
+        if self.kernel.ndim != 2:
+            raise InputError(
+                f"this is a stack of {self.kernel.shape[0]} maps; apply each with "
+                "jax.vmap(lambda affine, x: affine(x))"
+            )
         vectors = jnp.asarray(vectors)
         if vectors.ndim == 0 or vectors.shape[-1] != self.input_dim:
             raise InputError(f"vectors have shape {vectors.shape}; this map takes [..., {self.input_dim}]")
@@ -118,8 +115,8 @@ class Affine:
         kernel = product(xp.asarray(self.kernel).astype(dtype), second)
         middle = widened(self.bias, self.dim) - widened(other.mean, self.dim)
         bias = product(middle, second) + widened(other.bias, other.dim)
-        method = f"{self.method} then {other.method}"
-        return Affine(self.mean, jnp.float32(kernel), jnp.float32(bias), method=method)
+        fits = (self.fits or (FitRecord(),)) + (other.fits or (FitRecord(),))
+        return Affine(jnp.asarray(self.mean), jnp.float32(kernel), jnp.float32(bias), fits)
 
     @property
     def input_dim(self) -> int:
@@ -132,52 +129,52 @@ class Affine:
         return self.kernel.shape[-1]
 
     @property
+    def method(self) -> str:
+        """What made it, such as "whitening" or "remove_components then pca"."""
+        return " then ".join(fit.method for fit in self.fits) or "affine"
+
+    @property
+    def count(self) -> Any:
+        """Σ of the weights of the vectors of the last fit; None in a map that was not fitted."""
+        return self._last_fit.count
+
+    @property
     def rank(self) -> Any:
-        """How many of the d fitted directions have a variance above rtol × the largest."""
-        if self.spectrum is None:
-            return None
-        rank = jnp.sum(self._kept())
-        return rank if isinstance(rank, jax.core.Tracer) else int(rank)
+        """How many of the d directions of the last fit vary and are not removed."""
+        return self._last_fit.rank
 
     @property
     def cut(self) -> Any:
-        """How many of the d fitted directions have no variance to speak of: d − rank."""
-        return None if self.spectrum is None else self.input_dim - self.rank
+        """How many of the d directions of the last fit do not vary, or are removed: d − rank."""
+        return self._last_fit.cut
 
     @property
     def explained_variance_ratio(self) -> Any:
-        """Share of the whole variance along each of the first `dim` fitted directions, float32."""
-        if self.spectrum is None:
-            return None
-        total = jnp.sum(self.spectrum)
-        return self.spectrum[: self.dim] / jnp.where(total > 0, total, 1)
+        """Share of the whole variance along each direction that the last fit keeps, float32."""
+        return self._last_fit.explained_variance_ratio
 
     @property
     def condition_number(self) -> Any:
-        """Largest variance over the smallest that was not cut, of all d directions."""
-        if self.spectrum is None:
-            return None
-        smallest = jnp.min(jnp.where(self._kept(), self.spectrum, jnp.inf))
-        ratio = jnp.max(self.spectrum) / smallest
-        return ratio if isinstance(ratio, jax.core.Tracer) else float(ratio)
+        """Largest variance over the smallest, of the directions of the last fit that vary and stay."""
+        return self._last_fit.condition_number
 
     def figures(self) -> dict[str, Any]:
-        """What the fit saw, for a report or a JSON file (outside tracing)."""
-        figures = {"method": self.method, "input_dim": self.input_dim, "dim": self.dim}
-        if self.spectrum is None:
-            return figures
-        reason = f"variance at most {self.rtol:g} of the largest" if self.rtol else "constant"
-        return figures | {
-            "count": float(self.count),
-            "rank": self.rank,
-            "cut": self.cut,
-            "cut_reason": f"{self.cut} of {self.input_dim} directions: {reason}" if self.cut else None,
-            "condition_number": self.condition_number,
-            "explained_variance": float(jnp.sum(self.explained_variance_ratio)),
-        }
+        """What the last fit saw and was asked for, and in "steps" what each did, for a report or a JSON file.
 
-    def _kept(self) -> Array:
-        return self.spectrum > self.rtol * jnp.max(self.spectrum)
+        Raises:
+            InputError: a stack of maps, as `vmap` makes it.
+        """
+        steps = {"steps": [fit.figures() for fit in self.fits]} if len(self.fits) > 1 else {}
+        whole = {"method": self.method, "input_dim": self.input_dim, "dim": self.dim}
+        return self._last_fit.figures() | whole | steps
+
+    @property
+    def _last_fit(self) -> FitRecord:
+        return next((fit for fit in reversed(self.fits) if fit.spectrum is not None), FitRecord())
+
+    def __repr__(self) -> str:
+        sizes = [str(size) for size in getattr(self.kernel, "shape", "??")]
+        return f"Affine({self.method}: {' × '.join(sizes[:-1])} → {sizes[-1]})"
 
 
 @jax.jit

@@ -24,9 +24,15 @@ def as_rows(vectors: Any) -> Any:
 
 def as_weights(weights: Any, rows: int, xp: Any) -> Any:
     """Float32 weights [rows], ones for None; `xp` is the array module, numpy or jax.numpy."""
-    weights = xp.ones(rows, np.float32) if weights is None else xp.asarray(weights, np.float32)
-    if weights.shape != (rows,):
-        raise InputError(f"weights have shape {weights.shape}; expected one weight for each of {rows} rows")
+    given = xp.ones(rows, np.float32) if weights is None else xp.asarray(weights)
+    if given.shape != (rows,):
+        raise InputError(f"weights have shape {given.shape}; expected one weight for each of {rows} rows")
+    weights = given.astype(np.float32)
+    if xp is np and given.dtype.kind in "iu" and (rounded := weights != given).any():
+        row = int(np.argmax(rounded))
+        raise InputError(
+            f"weight of row {row} is {given[row]}, which float32 cannot hold; give the row twice"
+        )
     return weights
 
 
@@ -44,14 +50,27 @@ def fixed_blocks(chunk: Any, weights: Any) -> Iterator[tuple[Any, np.ndarray, in
     if bad.any():
         row = int(np.argmax(bad))
         raise InputError(f"weight of row {row} is {weights[row]}; expected a finite number, 0 or more")
-    if isinstance(chunk, jax.Array) and all(device.platform == "cpu" for device in chunk.devices()):
-        chunk = np.asarray(chunk)  # no copy, and slicing compiles nothing
+    if isinstance(chunk, jax.Array) and (
+        len(devices := chunk.devices()) > 1 or next(iter(devices)).platform == "cpu"
+    ):
+        chunk = np.asarray(chunk)  # slicing compiles nothing; on a single CPU this is no copy
     for start in range(0, rows, BLOCK_ROWS):
         block = chunk[start : start + BLOCK_ROWS]
         used = len(block)
         block_weights = np.zeros(BLOCK_ROWS, np.float32)
         block_weights[:used] = weights[start : start + used]
         yield _filled_up(block), block_weights, int(np.searchsorted(ROW_BUCKETS, used))
+
+
+def explicit_rows(vectors: Any, weights: Any) -> tuple[Any, Any] | None:
+    """The mesh and axes over which an explicit mesh has the rows of traced vectors [n, d] or weights [n].
+
+    None where nothing is laid out explicitly.
+    """
+    for sharding in (jax.typeof(vectors).sharding, jax.typeof(weights).sharding):
+        if any(axes is not None for axes in sharding.spec):
+            return sharding.mesh, sharding.spec[0]
+    return None
 
 
 def first_bad_row(chunk: Any) -> int | None:

@@ -69,6 +69,38 @@ def rebuild(spec: Mapping[str, Any], arrays: Mapping[str, Any]) -> Any:
     return getattr(importlib.import_module(module), name).from_spec(spec, arrays)
 
 
+def accepted(calibration: Any, width: int) -> Calibration:
+    """The calibration in float32, checked, so that what an encoder takes it can also save and load.
+
+    Args:
+        calibration: what a user gave; concrete.
+        width: of the vectors that are to go through it.
+
+    Raises:
+        InputError: no calibration, a traced one, a stack of several, or one that is mis-shaped, not finite or for
+            vectors of another width.
+    """
+    if isinstance(calibration, type) or not all(
+        hasattr(calibration, name) for name in ("spec", "to_arrays", "figures")
+    ):
+        kind = calibration.__name__ if isinstance(calibration, type) else type(calibration).__name__
+        raise InputError(f"got {kind}; expected a calibration, such as jaxvec.whitening(moments)")
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(calibration)):
+        raise InputError(
+            "the calibration is traced; inside jit apply it to the vectors of `function()` instead"
+        )
+    arrays = calibration.to_arrays()
+    if bad := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
+        raise InputError(f"the calibration's {', '.join(bad)} holds a value that is not finite; fit it again")
+    checked = rebuild(calibration.spec(), arrays)
+    if checked.input_dim != width:
+        raise InputError(
+            f"the calibration takes vectors of width {checked.input_dim}, this encoder gives {width}; "
+            "fit it on this encoder's own vectors, with the same pooling and layers"
+        )
+    return checked
+
+
 def device_arrays(calibration: Calibration) -> dict[str, Array]:
     """Its arrays on the device, uncommitted, as the parameters of a program."""
     with jax.ensure_compile_time_eval():  # kept for later, whatever is being traced now

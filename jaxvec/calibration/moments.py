@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, reshard
 from jaxtyping import Array, Float, Real
 
 from jaxvec.calibration.blocks import (
@@ -14,6 +15,7 @@ from jaxvec.calibration.blocks import (
     ROW_BUCKETS,
     as_rows,
     as_weights,
+    explicit_rows,
     first_bad_row,
     fixed_blocks,
 )
@@ -28,18 +30,19 @@ HIGHEST = jax.lax.Precision.HIGHEST
     data_fields=["counted", "centre", "scatter", "cubic", "quartic"],
     meta_fields=[],
 )
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Moments:
     """Count, mean and centred second moment M2 = Σ w (x − mean)(x − mean)ᵀ of vectors [n, d].
 
     A pytree; every statistic is a float32 pair (`TwoFloat`), so that chunks merge as exactly as in float64
-    on devices without it, and the count is exact beyond 2^24. Each block of rows is reduced in float32 at
+    on devices without it. Each block of rows is reduced in float32 at
     precision HIGHEST around a point of its own; blocks are merged exactly (Chan, Golub & LeVeque 1979), in
     any order or grouping. Two sums of third and fourth order, Σ w‖x − mean‖²(x − mean) and
     Σ w‖x − mean‖⁴, are kept too: the Ledoit–Wolf shrinkage needs them.
 
     Weights are frequency weights: weight 2 is the row seen twice, 0 the row not seen, fractions are allowed;
-    `count` is their sum. No gradient flows through moments.
+    `count` is their sum, exact to 48 bits: an int up to 2.8e14 where the weights are whole numbers. Weights are
+    float32, so a whole number above 2^24 that it cannot hold is refused. No gradient flows through moments.
 
     Example:
         >>> import numpy as np
@@ -135,13 +138,15 @@ class Moments:
         """The number of coordinates d."""
         return self.centre.high.shape[-1]
 
+    def __repr__(self) -> str:
+        *stack, dim = getattr(self.centre.high, "shape", "?")
+        count = "traced" if stack or dim == "?" or _is_traced(self) else self.count
+        return f"Moments(count={count}, dim={' × '.join(map(str, [*stack, dim]))})"
+
     @property
     def count(self) -> Any:
         """Σ w: an int (a float for fractional weights) outside tracing, else a float32 scalar."""
-        if _is_traced(self):
-            return self.counted.high
-        count = float(self.counted.float64())
-        return int(count) if count.is_integer() else count
+        return self.counted.number()
 
     @property
     def mean(self) -> Any:
@@ -188,22 +193,41 @@ def _of_traced(vectors: Array, weights: Array) -> Moments:
     rows, dim = vectors.shape
     if rows == 0:
         return Moments.empty(dim)
+    if (split := explicit_rows(vectors, weights)) is not None:
+        return _of_sharded(vectors, weights, *split)
     first = min(rows % BLOCK_ROWS or BLOCK_ROWS, rows)
-    state = _block_moments(vectors[:first], weights[:first])
+    state = _block_moments(vectors[:first], weights[:first], TwoFloat.sum(weights[:first]))
     if first == rows:
         return state
     blocks = vectors[first:].reshape(-1, BLOCK_ROWS, dim), weights[first:].reshape(-1, BLOCK_ROWS)
-    return jax.lax.scan(lambda m, block: (_merge(m, _block_moments(*block)), None), state, blocks)[0]
+
+    def step(state: Moments, block: Any) -> tuple[Moments, None]:
+        return _merge(state, _block_moments(*block, TwoFloat.sum(block[1]))), None
+
+    return jax.lax.scan(step, state, blocks)[0]
 
 
-def _block_moments(x: Array, w: Array) -> Moments:
-    """Moments of one block [rows, d]: one product of rows, around a point near their mean.
+def _of_sharded(vectors: Array, weights: Array, mesh: Any, axes: Any) -> Moments:
+    """Moments of rows that an explicit mesh has over `axes`: each device's own, then `psum`."""
+    specs = PartitionSpec(axes, None), PartitionSpec(axes)
+    rows = [reshard(a, NamedSharding(mesh, spec)) for a, spec in zip((vectors, weights), specs, strict=True)]
+    if axes is None:
+        return _of_traced(*rows)
+
+    def own(x: Array, w: Array) -> Moments:
+        return _of_traced(x, w).psum(axes)
+
+    return jax.shard_map(own, mesh=mesh, in_specs=specs, out_specs=PartitionSpec())(*rows)
+
+
+def _block_moments(x: Array, w: Array, counted: TwoFloat) -> Moments:
+    """Moments of one block [rows, d] of summed weights `counted`: one product, around a point near the mean.
 
     The exact mean would cost another pass over the block. The mean of a sample of its rows is near enough:
     what M2 around it has too much, n·offset·offsetᵀ, is small.
     """
     x = jax.lax.stop_gradient(x).astype(jnp.float32)
-    w = jax.lax.stop_gradient(w)
+    w, counted = jax.lax.stop_gradient((w, counted))
     stride = max(1, len(x) // 64)
     sampled = (w[::stride] > 0).astype(jnp.float32)
     # Around the first row, so that a constant coordinate is centred to exact zeros.
@@ -214,7 +238,7 @@ def _block_moments(x: Array, w: Array) -> Moments:
     m2 = jnp.matmul(y.T, y, precision=HIGHEST)
     norms = jnp.where(w > 0, squares / jnp.where(w > 0, root, 1), 0)  # √w ‖x − point‖²
     first, third = jnp.matmul(jnp.stack([root, norms]), y, precision=HIGHEST)
-    fourth, count, trace = jnp.sum(norms * norms), jnp.sum(w), jnp.sum(squares)
+    fourth, count, trace = jnp.sum(norms * norms), counted.high, jnp.sum(squares)
 
     offset = first / jnp.where(count > 0, count, 1)
     along = jnp.matmul(m2, offset, precision=HIGHEST)
@@ -224,7 +248,7 @@ def _block_moments(x: Array, w: Array) -> Moments:
     third = third - trace * offset - 2 * along + 2 * count * length * offset
     m2 = TwoFloat(*two_sum(m2, -count * offset[:, None] * offset[None, :]))
     mean = TwoFloat.of(point) + TwoFloat.of(offset)
-    return Moments(TwoFloat.of(count), mean, m2, TwoFloat.of(third), TwoFloat.of(fourth))
+    return Moments(counted, mean, m2, TwoFloat.of(third), TwoFloat.of(fourth))
 
 
 def _higher_orders(moments: Moments, offset: TwoFloat) -> tuple[TwoFloat, TwoFloat]:
@@ -250,5 +274,6 @@ def _merge(a: Moments, b: Moments) -> Moments:
 
 @jax.jit
 def _add_block(state: Moments, block: Array, weights: Array, bucket: Array) -> Moments:
-    branches = [lambda rows=rows: _block_moments(block[:rows], weights[:rows]) for rows in ROW_BUCKETS]
+    counted = TwoFloat.sum(weights)
+    branches = [lambda n=n: _block_moments(block[:n], weights[:n], counted) for n in ROW_BUCKETS]
     return _merge(state, jax.lax.switch(bucket, branches))

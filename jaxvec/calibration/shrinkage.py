@@ -41,27 +41,37 @@ def shrinkage_intensity(moments: Moments, shrinkage: float | str) -> Any:
 
 
 def _ledoit_wolf(moments: Moments) -> Any:
-    n, d, covariance, xp = _ingredients(moments)
+    n, d, covariance, scale, xp = _ingredients(moments)
     if d == 1:
         return 0.0
-    fourth = moments.quartic.high if xp is jnp else moments.quartic.float64()
+    fourth = (moments.quartic.high if xp is jnp else moments.quartic.float64()) / scale / scale
+    # By Cauchy and Schwarz (Σ‖y‖²)² ≤ n Σ‖y‖⁴, unless fourth powers have left float32 at either end.
+    if xp is np and not 0.999 * n * d**2 <= fourth < np.inf:
+        raise InputError(
+            f"the fourth powers of vectors of variance {scale:.0e}, which Ledoit–Wolf needs, leave float32; "
+            'scale the vectors to a variance near 1 first, or take shrinkage="oas"'
+        )
     squared = (covariance**2).sum()
     spread = (fourth / n - squared) / n
-    distance = squared - xp.trace(covariance) ** 2 / d
+    distance = squared - d
     ratio = xp.minimum(spread, distance) / xp.where(distance > 0, distance, 1)
     return xp.maximum(ratio, 0)
 
 
 def _oas(moments: Moments) -> Any:
-    n, d, covariance, xp = _ingredients(moments)
+    n, d, covariance, _, xp = _ingredients(moments)
     if d == 1:
         return 0.0
-    mean_square, mean_variance = (covariance**2).mean(), (xp.trace(covariance) / d) ** 2
-    divisor = (n + 1) * (mean_square - mean_variance / d)
-    ratio = (mean_square + mean_variance) / xp.where(divisor > 0, divisor, 1)
+    mean_square = (covariance**2).mean()
+    divisor = (n + 1) * (mean_square - 1 / d)
+    ratio = (mean_square + 1) / xp.where(divisor > 0, divisor, 1)
     return xp.where(divisor > 0, xp.minimum(ratio, 1), 1)
 
 
-def _ingredients(moments: Moments) -> tuple[Any, int, Any, Any]:
+def _ingredients(moments: Moments) -> tuple[Any, int, Any, Any, Any]:
+    """Count, d, the covariance scaled to a mean variance of 1, that mean variance, and the array module."""
     covariance = moments.covariance(ddof=0)
-    return moments.count, moments.dim, covariance, jnp if isinstance(covariance, jax.Array) else np
+    xp = jnp if isinstance(covariance, jax.Array) else np
+    scale = xp.trace(covariance) / moments.dim
+    scale = xp.where(scale > 0, scale, 1)
+    return moments.count, moments.dim, covariance / scale, scale, xp

@@ -49,6 +49,9 @@ def eigendecomposition(
     matrix = jnp.asarray(matrix, jnp.float32)
     vectors = jnp.linalg.svd(matrix)[0] if solver == "svd" else jnp.linalg.eigh(matrix)[1]
     values, vectors = refined(matrix, vectors, rtol)
+    # A coordinate without variance has no part in a direction that is kept, not even a rounding error.
+    varies, kept = jnp.diagonal(matrix) > 0, values > rtol * values[0]
+    vectors = jnp.where(varies[:, None] | ~kept, vectors, 0)
     return values, _with_fixed_signs(vectors, jnp)
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-SLICE_BITS = 12  # an integer of 12 bits can be summed over 2^12 devices without rounding
+SLICE_BITS = 12  # 2^12 integers of 12 bits have a sum that float32 holds
 
 
 class TwoFloat(NamedTuple):
@@ -66,23 +66,39 @@ class TwoFloat(NamedTuple):
     def psum(self, axis_name: Any) -> "TwoFloat":
         """The sum over the devices of a mapped axis, exact to about 2^-48 of the largest term (≤ 4,096 devices).
 
-        A plain `lax.psum` of the pair rounds every partial sum to float32. Here each term is cut, on a grid
-        that all devices share, into integers of 12 bits, whose float32 sums are exact in any order.
+        A plain `lax.psum` of the pair rounds every partial sum to float32.
         """
         largest = jax.lax.pmax(jnp.abs(self.high), axis_name)
-        exponent = jnp.frexp(jnp.where(largest > 0, largest, 1))[1]
-        total = TwoFloat.of(jnp.zeros_like(largest))
-        rest = self
-        for bits in (SLICE_BITS, 2 * SLICE_BITS):
-            steps = jnp.round(jnp.ldexp(rest.high, bits - exponent))
-            rest = rest - TwoFloat.of(jnp.ldexp(steps, exponent - bits))
-            total = total + TwoFloat.of(jnp.ldexp(jax.lax.psum(steps, axis_name), exponent - bits))
-        tail = TwoFloat(jax.lax.psum(rest.high, axis_name), jax.lax.psum(rest.low, axis_name))
-        return total + tail
+        return _exact_sum(self, largest, lambda terms: jax.lax.psum(terms, axis_name))
+
+    @classmethod
+    def sum(cls, x: Float[Array, " n"]) -> "TwoFloat":
+        """The sum of up to 4,096 numbers, exact to about 2^-48 of the largest."""
+        return _exact_sum(cls.of(x), jnp.max(jnp.abs(x), initial=0), jnp.sum)
+
+    def number(self) -> Any:
+        """An int where it is one (else a float) outside tracing, float32 while tracing; a stack as an array."""
+        if isinstance(self.high, jax.core.Tracer):
+            return self.high
+        value = self.float64()
+        if value.ndim:
+            return value
+        return int(value) if float(value).is_integer() else float(value)
 
     def float64(self) -> np.ndarray:
         """The value on the host, float64 NumPy (concrete arrays only)."""
         return np.asarray(np.asarray(self.high, np.float64) + np.asarray(self.low, np.float64))
+
+
+def _exact_sum(terms: TwoFloat, largest: Any, reduce: Any) -> TwoFloat:
+    """`reduce` of all terms, each cut into integers of 12 bits on one grid: their float32 sums are exact."""
+    exponent = jnp.frexp(jnp.where(largest > 0, largest, 1))[1]
+    total = TwoFloat.of(jnp.zeros_like(largest))
+    for bits in (SLICE_BITS, 2 * SLICE_BITS):
+        steps = jnp.round(jnp.ldexp(terms.high, bits - exponent))
+        terms = terms - TwoFloat.of(jnp.ldexp(steps, exponent - bits))
+        total = total + TwoFloat.of(jnp.ldexp(reduce(steps), exponent - bits))
+    return total + TwoFloat(reduce(terms.high), reduce(terms.low))
 
 
 def two_sum(a: Float[Array, "..."], b: Float[Array, "..."]) -> tuple[Array, Array]:

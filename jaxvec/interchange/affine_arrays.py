@@ -4,10 +4,12 @@ Plain NumPy needs no file of its own: `Affine.to_arrays` and `Affine.from_arrays
 and add afterwards, so what they add is computed here in float64.
 """
 
+import warnings
 from typing import Any
 
 import numpy as np
 
+from jaxvec.calibration.affine import RTOL
 from jaxvec.calibration.affine_map import Affine
 from jaxvec.errors import InputError
 
@@ -18,7 +20,8 @@ def to_sklearn(affine: Affine) -> Any:
     Where the kernel's columns are orthogonal but not of unit length (every whitening but ZCA), the PCA has
     `whiten=True`, unit `components_`, and in `explained_variance_` the squares that it divides by, so that
     `inverse_transform` works too. Any other kernel becomes `components_` as it is, with `whiten=False`: then
-    `inverse_transform` is an inverse for orthonormal columns only.
+    `inverse_transform` is an inverse for orthonormal columns only. Where the fit is known (of a whitening, a PCA
+    or a standardisation), so are `explained_variance_ratio_`, `noise_variance_` and `n_samples_`.
 
     Args:
         affine: float32 mean [d] and kernel [d, dim].
@@ -56,15 +59,23 @@ def to_sklearn(affine: Affine) -> Any:
     if whiten:
         # A column of zeros gives a component of zeros: whatever it is divided by, the coordinate is 0.
         pca.explained_variance_ = np.where(lengths > 0, lengths, np.inf) ** -2.0
-    elif orthogonal and affine.spectrum is not None:
-        pca.explained_variance_ = np.asarray(affine.spectrum, np.float64)[: affine.dim]
     if affine.count is not None:
         pca.n_samples_ = int(affine.count)
+    if orthogonal and len(affine.fits) == 1 and affine.rank is not None:
+        fit = affine.fits[0]
+        kept, rest = np.split(np.asarray(fit.spectrum, np.float64), [affine.dim])
+        if not whiten:
+            pca.explained_variance_ = kept
+        pca.explained_variance_ratio_ = np.asarray(fit.explained_variance_ratio, np.float64)
+        pca.noise_variance_ = rest.mean() if len(rest) else 0.0
     return pca
 
 
 def from_sklearn(pca: Any) -> Affine:
     """The Affine that equals a fitted PCA's or IncrementalPCA's `transform`, whitened or not.
+
+    A whitened component whose variance is at most 1e-6 of the largest gives 0, with a warning: scikit-learn
+    divides float rounding by its root there.
 
     Raises:
         InputError: another estimator, or one that is not fitted.
@@ -82,8 +93,15 @@ def from_sklearn(pca: Any) -> Affine:
         )
     kernel = np.asarray(pca.components_, np.float64).T
     if pca.whiten:
-        scale = np.sqrt(np.asarray(pca.explained_variance_))
-        kernel = kernel / np.maximum(scale, np.finfo(scale.dtype).eps)  # the floor that scikit-learn sets
+        variances = np.asarray(pca.explained_variance_, np.float64)
+        kept = variances > RTOL * variances.max()
+        if noise := int(np.sum(~kept & kernel.any(axis=0))):
+            warnings.warn(
+                f"{noise} of {len(kept)} whitened components have a variance of at most {RTOL:g} of the largest, "
+                "which is rounding; they give 0. Fit the PCA on fewer components, or use jaxvec.whitening",
+                stacklevel=2,
+            )
+        kernel = np.where(kept, kernel / np.sqrt(np.where(kept, variances, 1.0)), 0.0)
     return Affine.from_arrays(np.asarray(pca.mean_), kernel)
 
 

@@ -137,7 +137,7 @@ def test_zca_is_the_symmetric_root(solver):
 def test_partial_whitening_leaves_the_variances_to_the_power_left(power):
     x = sample()
     partial = whitening(Moments.of(x), power=power)
-    np.testing.assert_allclose(np.var(partial(x), axis=0, ddof=1), partial.spectrum ** (1 - power), rtol=1e-4)
+    np.testing.assert_allclose(np.var(partial(x), axis=0, ddof=1), partial.fits[0].spectrum ** (1 - power), rtol=1e-4)
 
 
 @pytest.mark.parametrize("estimator", ["ledoit-wolf", "oas"])

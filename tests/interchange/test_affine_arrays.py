@@ -79,10 +79,26 @@ def test_our_pca_and_whitening_are_sklearns_up_to_the_signs():
         theirs = decomposition.PCA(6, whiten=whiten).fit(VECTORS.astype(np.float64))
         mine = to_sklearn(ours)
         assert mine.whiten == whiten
-        np.testing.assert_allclose(mine.explained_variance_, theirs.explained_variance_, rtol=1e-4)
+        for name in ("explained_variance_", "explained_variance_ratio_", "noise_variance_", "n_samples_"):
+            np.testing.assert_allclose(getattr(mine, name), getattr(theirs, name), rtol=1e-4)
+        np.testing.assert_allclose(mine.get_covariance(), theirs.get_covariance(), atol=1e-4)
         np.testing.assert_allclose(
             np.abs(np.sum(mine.components_ * theirs.components_, axis=1)), 1, rtol=1e-4
         )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_whitened_rounding_of_a_pca_of_too_few_directions_is_cut(dtype):
+    decomposition = pytest.importorskip("sklearn.decomposition")
+    flat = (VECTORS[:, :6].astype(np.float64) @ ROTATION[:6]).astype(dtype)
+    fitted = decomposition.PCA(9, whiten=True, svd_solver="full").fit(flat)
+    with pytest.warns(UserWarning, match="3 of 9 whitened components"):
+        affine = from_sklearn(fitted)
+    assert affine.dim == 9
+    expected = fitted.transform(flat)
+    assert_equal_transforms(affine(flat)[:, :6], expected[:, :6])
+    assert not np.asarray(affine(flat))[:, 6:].any()
+    assert_equal_transforms(to_sklearn(affine).transform(flat)[:, :6], expected[:, :6])
 
 
 def test_a_coordinate_that_was_cut_stays_zero_in_sklearn():
