@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from jaxvec.calibration.moments import Moments
     from jaxvec.encoder import SentenceEncoder
     from jaxvec.packing import PackedBatch
+    from jaxvec.parallel import initialize
     from jaxvec.resume import encode_to
     from jaxvec.search.corpus import top_k
     from jaxvec.search.index import Index
@@ -25,6 +26,7 @@ _HOMES = {
     "SentenceEncoder": "jaxvec.encoder",
     "Shards": "jaxvec.shards",
     "encode_to": "jaxvec.resume",
+    "initialize": "jaxvec.parallel",
     "pca": "jaxvec.calibration.affine",
     "remove_components": "jaxvec.calibration.affine",
     "sif_weights": "jaxvec.sif",
@@ -41,6 +43,7 @@ __all__ = [
     "SentenceEncoder",
     "Shards",
     "encode_to",
+    "initialize",
     "pca",
     "remove_components",
     "sif_weights",

@@ -103,7 +103,7 @@ def encode_to(
         done: dict[int, dict[str, Any]] = {}
         try:
             done = {entry["chunk"]: entry for entry in sink.open([noted[chunk] for chunk in sorted(noted)])}
-            corpus = _Corpus(sentences, done, share, Path(output))
+            corpus = Corpus(sentences, done, share, Path(output))
             for texts, vectors in encoder.stream(
                 corpus.owed_sentences(), normalize=normalize, batch_tokens=batch_tokens, tick=tick
             ):
@@ -155,7 +155,7 @@ def run_plan(encoder: "SentenceEncoder", **options: Any) -> dict[str, Any]:
 
 
 @dataclass
-class _Corpus:
+class Corpus:
     """The sentences of a corpus that this process still owes; the finished ones are compared with what was encoded.
 
     Attributes:

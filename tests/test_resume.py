@@ -5,10 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
-from jaxvec import InputError, SentenceEncoder, Shards, encode_to, pipeline, resume
+from jaxvec import InputError, SentenceEncoder, Shards, encode_to, pipeline, resume, snapshot
 from jaxvec.journal import Journal
 
 FORMS = ["v.npy", "v.parquet", "folder", "folder:parquet"]
@@ -232,3 +233,24 @@ def test_killed_at_random_moments_encode_ends_with_the_same_bytes(bert_folder):
     assert finished.returncode == 0, finished.stdout + finished.stderr
     report = json.loads(finished.stdout)
     assert sum(found["killed"] for found in report.values()) > 0
+
+
+def test_moments_of_a_stopped_fit_go_on_to_the_same_bits(tmp_path, encoder, monkeypatch):
+    texts = [
+        f"{first} {second}" for first in "abcdefghij" for second in "klmnopqrst"
+    ]  # of one length: few programs
+    monkeypatch.setattr(snapshot, "_SECONDS", 0)
+    whole = encoder.moments(texts)
+    with pytest.raises(KeyboardInterrupt):
+        snapshot.moments_to_go_on_with(tmp_path / "w", encoder, stopping(texts, 99))
+    seen = []
+    with pytest.raises(InputError, match="sentences 1 to 32 are not"):
+        snapshot.moments_to_go_on_with(tmp_path / "w", encoder, ["other", *texts[1:]])
+    with pytest.raises(InputError, match="batch_tokens was None and is 128"):
+        snapshot.moments_to_go_on_with(tmp_path / "w", encoder, texts, batch_tokens=128)
+    again = snapshot.moments_to_go_on_with(tmp_path / "w", encoder, texts, tick=seen.append)
+    assert 0 < sum(seen) < len(texts)
+    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(again), strict=True):
+        np.testing.assert_array_equal(one, other)
+    snapshot.forget_moments(tmp_path / "w")
+    assert list(tmp_path.iterdir()) == []

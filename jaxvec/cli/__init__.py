@@ -4,7 +4,7 @@ import io
 import signal
 import sys
 import warnings
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -43,11 +43,19 @@ def main() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("default", UserWarning)
         warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
+        status: Any = 0
         try:
             app()
         except InputError as error:
             say(f"error: {error}")
-            sys.exit(2)
+            status = 2
+        except SystemExit as end:
+            status = end.code
+        if status and "jaxvec.parallel" in sys.modules:
+            from jaxvec.parallel import leave
+
+            leave(status)
+        sys.exit(status)
 
 
 @app.callback(invoke_without_command=True)

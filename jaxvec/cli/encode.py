@@ -9,6 +9,7 @@ import typer
 from jaxvec.cli.options import (
     BatchTokens,
     Column,
+    Distributed,
     Dtype,
     Errors,
     Json,
@@ -18,6 +19,7 @@ from jaxvec.cli.options import (
     Normalize,
     Pooling,
     Restart,
+    corpus_options,
     load_encoder,
     print_result,
     progress,
@@ -59,14 +61,21 @@ def encode(
         str, typer.Option(help="I/N: this process takes every N-th chunk or file, from the I-th (0 …) on.")
     ] = "0/1",
     restart: Restart = False,
+    distributed: Distributed = False,
     as_json: Json = False,
 ) -> None:
     """Encode sentences into a .npy file (float32, row i is line i), a .parquet file or a folder of parts."""
+    mine = _parse_part(part)
+    if distributed:
+        from jaxvec.parallel import initialize, share
+
+        initialize()
+        mine = share()
     from jaxvec.resume import encode_to
     from jaxvec.sinks import open_sink
     from jaxvec.textfiles import read_sentences
 
-    jobs = _jobs(texts, output, _parse_part(part))
+    jobs = _jobs(texts, output, mine)
     # Refuses what cannot be read or written before any work is done.
     first = [read_sentences(text, column, errors) for text, _, _ in jobs[:1]]
     for text, _, _ in jobs[1:]:
@@ -78,9 +87,8 @@ def encode(
     encoder = load_encoder(model, pooling=pooling, layers=layers, dtype=dtype, max_length=max_length)
     start, rows, before, complete = time.perf_counter(), 0, 0, True
     with progress() as tick:
-        for text, out, mine in jobs:
+        for text, out, chunks in jobs:
             sentences = first.pop() if first else read_sentences(text, column, errors)
-            source = Path(text)
             done = encode_to(
                 out,
                 encoder,
@@ -88,16 +96,17 @@ def encode(
                 normalize=normalize,
                 batch_tokens=batch_tokens,
                 form=form,
-                share=mine,
+                share=chunks,
                 restart=restart,
-                options={
-                    "column": column,
-                    "errors": errors,
-                    "corpus_bytes": source.stat().st_size if source.is_file() else None,
-                },
+                options=corpus_options(text, column, errors),
                 tick=tick,
             )
             rows, before, complete = rows + done.rows, before + done.before, complete and done.complete
+    if distributed:
+        from jaxvec.parallel import meet
+
+        meet("encoded")
+        complete = True
     if before:
         say(f"{before} of the sentences had been encoded by an earlier run")
     print_result(

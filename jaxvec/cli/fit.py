@@ -10,6 +10,7 @@ import typer
 from jaxvec.cli.options import (
     BatchTokens,
     Column,
+    Distributed,
     Dtype,
     Errors,
     Json,
@@ -17,7 +18,9 @@ from jaxvec.cli.options import (
     MaxLength,
     Model,
     Pooling,
+    Restart,
     Text,
+    corpus_options,
     load_encoder,
     print_result,
     progress,
@@ -64,10 +67,18 @@ def fit(
     batch_tokens: BatchTokens = None,
     column: Column = None,
     errors: Errors = "strict",
+    restart: Restart = False,
+    distributed: Distributed = False,
     as_json: Json = False,
 ) -> None:
     """Fit a correction on a corpus and save it as a folder, which every command takes as a model."""
+    if distributed:
+        from jaxvec.parallel import initialize
+
+        initialize()
     from jaxvec.calibration import affine
+    from jaxvec.parallel import merge_moments, share
+    from jaxvec.snapshot import forget_moments, moments_to_go_on_with
     from jaxvec.textfiles import read_sentences
     from jaxvec.vectorfiles import atomic_folder
 
@@ -112,11 +123,23 @@ def fit(
         model, pooling=pooling, layers=layers, dtype=dtype, max_length=max_length, token_weights=weights
     )
     with progress() as tick:
-        moments = encoder.moments(sentences, batch_tokens=batch_tokens, tick=tick)
+        moments = moments_to_go_on_with(
+            output,
+            encoder,
+            sentences,
+            batch_tokens=batch_tokens,
+            share=share(),
+            restart=restart,
+            options=corpus_options(text, column, errors),
+            tick=tick,
+        )
+    moments = merge_moments(moments)
     if not moments.count:
         raise InputError(f"{text}: it holds no sentences; a calibration is fitted on 2 or more")
     calibrated = encoder.with_calibration(solve(moments, **asked), {"corpus": text})
-    calibrated.save(output)
+    if share()[0] == 0:
+        calibrated.save(output)
+        forget_moments(output)
     figures = calibrated.provenance["calibration"]
     print_result(
         as_json,

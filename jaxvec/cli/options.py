@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -48,6 +49,21 @@ Restart = Annotated[
         "--restart/--resume", help="Throw an unfinished run away; default: go on with it if it is the same."
     ),
 ]
+
+Distributed = Annotated[
+    bool,
+    typer.Option(
+        "--distributed",
+        help="Several processes do this together: each has the same command. Argument-free on TPU VMs, SLURM, Open MPI "
+        "and Kubernetes; else set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.",
+    ),
+]
+
+
+def corpus_options(text: str, column: str | None, errors: str) -> dict[str, Any]:
+    """How a corpus is read: what a run that goes on must have in common with the one that began."""
+    size = Path(text).stat().st_size if Path(text).is_file() else None
+    return {"column": column, "errors": errors, "corpus_bytes": size}
 
 
 def load_encoder(model: str, **arguments: Any) -> Any:

@@ -1,0 +1,94 @@
+"""Moments of a corpus too long for one sitting: kept on the disk every few seconds, so that a killed run goes on."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxvec.calibration.moments import Moments
+from jaxvec.journal import Journal, text_digest
+from jaxvec.resume import Corpus, run_plan
+from jaxvec.sinks import hidden_sibling
+from jaxvec.vectorfiles import atomic_write_bytes
+
+if TYPE_CHECKING:
+    from jaxvec.encoder import SentenceEncoder
+
+_SECONDS = 5  # between snapshots; a snapshot waits for the device
+
+
+def moments_to_go_on_with(
+    output: str | os.PathLike[str],
+    encoder: "SentenceEncoder",
+    sentences: Iterable[str],
+    *,
+    batch_tokens: int | None = None,
+    share: tuple[int, int] = (0, 1),
+    restart: bool = False,
+    options: dict[str, Any] | None = None,
+    tick: Callable[[int], Any] = lambda count: None,
+) -> Moments:
+    """`encoder.moments(sentences)`, which a later call with the same arguments goes on with after a kill.
+
+    The work is kept in a hidden folder beside `output`; call `forget_moments(output)` when the output is written.
+    Arguments and errors are those of `jaxvec.encode_to`; with a share these are the moments of that share.
+    """
+    work = hidden_sibling(Path(output))
+    if restart:
+        forget_moments(output)
+    work.mkdir(exist_ok=True)
+    name = f"{share[0]}-of-{share[1]}"
+    state = work / f"moments-{name}.safetensors"
+    plan = {**run_plan(encoder, batch_tokens=batch_tokens, share=name), **(options or {})}
+    with Journal(work / f"progress-{name}.jsonl", plan) as journal:
+        noted = {entry["chunk"]: entry for entry in journal.entries}
+        moments, chunks = _read(state, encoder.dim)
+        corpus = Corpus(sentences, {c: noted[c] for c in sorted(noted)[:chunks]}, share, Path(output))
+        saved = time.monotonic()
+        try:
+            for texts, moments in encoder.running_moments(  # noqa: B020
+                corpus.owed_sentences(), moments, batch_tokens=batch_tokens, tick=tick
+            ):
+                chunk, chunks = corpus.owed.popleft(), chunks + 1
+                journal.append({"chunk": chunk, "rows": len(texts), "text": text_digest(texts)})
+                if time.monotonic() - saved > _SECONDS:
+                    _write(state, moments, chunks)
+                    saved = time.monotonic()
+            if chunks > 1:
+                _write(state, moments, chunks)
+        finally:
+            if not state.exists():  # a run of seconds, or one that has finished nothing, leaves no trace
+                (work / f"progress-{name}.jsonl").unlink(missing_ok=True)
+                with suppress(OSError):  # others are at work in it
+                    work.rmdir()
+    return moments
+
+
+def forget_moments(output: str | os.PathLike[str]) -> None:
+    """Removes what `moments_to_go_on_with` has kept for this output."""
+    shutil.rmtree(hidden_sibling(Path(output)), ignore_errors=True)
+
+
+def _write(path: Path, moments: Moments, chunks: int) -> None:
+    from safetensors.numpy import save
+
+    arrays = {f"{i:02d}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(moments))}
+    atomic_write_bytes(path, save(arrays, {"chunks": json.dumps(chunks)}))
+
+
+def _read(path: Path, dim: int) -> tuple[Moments, int]:
+    from safetensors import safe_open
+
+    empty = Moments.empty(dim)
+    if not path.exists():
+        return empty, 0
+    with safe_open(path, framework="np") as file:
+        leaves = [file.get_tensor(name) for name in sorted(file.keys())]
+        return jax.tree.structure(empty).unflatten(leaves), json.loads(file.metadata()["chunks"])
