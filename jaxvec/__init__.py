@@ -7,6 +7,7 @@ from jaxvec.errors import InputError
 
 if TYPE_CHECKING:
     from jaxvec.calibration.affine import Affine, pca, remove_components, standardize, whitening
+    from jaxvec.calibration.flow import Flow, FlowEnsemble
     from jaxvec.calibration.moments import Moments
     from jaxvec.encoder import SentenceEncoder
     from jaxvec.packing import PackedBatch
@@ -21,6 +22,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "Affine": "jaxvec.calibration.affine",
     "Index": "jaxvec.search.index",
+    "Flow": "jaxvec.calibration.flow",
+    "FlowEnsemble": "jaxvec.calibration.flow",
     "Moments": "jaxvec.calibration.moments",
     "PackedBatch": "jaxvec.packing",
     "SentenceEncoder": "jaxvec.encoder",
@@ -36,6 +39,8 @@ _HOMES = {
 }
 __all__ = [
     "Affine",
+    "Flow",
+    "FlowEnsemble",
     "Index",
     "InputError",
     "Moments",

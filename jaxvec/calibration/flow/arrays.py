@@ -1,0 +1,62 @@
+"""A Glow as a flat dict of named arrays, and back: what is trained, saved and handed to a program."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import jax
+from flax import nnx
+from jaxtyping import Array
+
+from jaxvec.calibration.flow.glow import Glow, GlowConfig
+from jaxvec.calibration.flow.linear import Fixed
+from jaxvec.errors import InputError
+
+
+def arrays_of(glow: Glow) -> tuple[dict[str, Array], dict[str, Array]]:
+    """(trained, fixed) arrays of a module, by name: "levels.0.1.norm.shift"."""
+    trained: dict[str, Array] = {}
+    fixed: dict[str, Array] = {}
+    for path, variable in nnx.to_flat_state(nnx.state(glow)):
+        group = fixed if isinstance(variable, Fixed) else trained
+        group[".".join(map(str, path))] = variable[...]
+    return trained, fixed
+
+
+def glow_of(config: GlowConfig, shape: tuple[int, ...], arrays: Mapping[str, Any]) -> Glow:
+    """The module that holds these arrays, concrete or traced.
+
+    Raises:
+        InputError: an array is missing, too many, or of another shape.
+
+    Example:
+        >>> glow = Glow(GlowConfig(), (3,), jax.random.key(0))
+        >>> trained, fixed = arrays_of(glow)
+        >>> again = glow_of(GlowConfig(), (3,), trained | fixed)
+        >>> x = jax.numpy.ones(3)
+        >>> bool((again.transform_and_log_det(x)[0] == glow.transform_and_log_det(x)[0]).all())
+        True
+    """
+    graph, abstract = _skeleton(config, shape)
+    expected = {name: variable.get_value().shape for name, variable in abstract.items()}
+    found = {name: array.shape for name, array in arrays.items()}
+    if expected != found:
+        wrong = sorted(name for name in expected | found if expected.get(name) != found.get(name))
+        raise InputError(
+            f"the arrays of a flow do not fit its configuration: {', '.join(wrong[:5])}"
+            f"{' and others' if len(wrong) > 5 else ''} missing, unexpected or of another shape; fit it again"
+        )
+    flat = [(path, abstract[name].replace(arrays[name])) for path, name in _names(config, shape)]
+    return nnx.merge(graph, nnx.from_flat_state(flat))
+
+
+@cache
+def _skeleton(config: GlowConfig, shape: tuple[int, ...]) -> tuple[Any, dict[str, Any]]:
+    graph, state = nnx.split(nnx.eval_shape(lambda: Glow(config, shape, jax.random.key(0))))
+    return graph, {".".join(map(str, path)): variable for path, variable in nnx.to_flat_state(state)}
+
+
+@cache
+def _names(config: GlowConfig, shape: tuple[int, ...]) -> list[tuple[Any, str]]:
+    _, state = nnx.split(nnx.eval_shape(lambda: Glow(config, shape, jax.random.key(0))))
+    return [(path, ".".join(map(str, path))) for path, _ in nnx.to_flat_state(state)]

@@ -1,0 +1,91 @@
+"""Where the training of a flow starts: at the data's own scale, or where whitening ends."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxvec.calibration.affine import RTOL
+from jaxvec.calibration.flow.arrays import arrays_of
+from jaxvec.calibration.flow.glow import Glow, GlowConfig
+from jaxvec.calibration.moments import Moments
+from jaxvec.calibration.solvers import eigendecomposition
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Mean, principal directions and variances of the training vectors, solved in float64.
+
+    Attributes:
+        mean: [d].
+        directions: [d, d], one a row, descending.
+        variances: [d], as measured.
+        noise: variance of the noise that training adds in every direction.
+    """
+
+    mean: np.ndarray
+    directions: np.ndarray
+    variances: np.ndarray
+    noise: float
+
+    @classmethod
+    def of(cls, vectors: Float[np.ndarray, "n d"], noise: float | None) -> "Spectrum":
+        """Of the training vectors; `noise` as in `Recipe`."""
+        moments = Moments.of(vectors)
+        variances, columns = eigendecomposition(moments.covariance(), "float64", RTOL)
+        kept = variances[variances > RTOL * variances[0]]
+        typical = float(np.exp(np.log(kept).mean())) if kept.size else 0.0
+        n, d = vectors.shape
+        share = float(np.sqrt(d / n)) if noise is None else noise
+        return cls(np.asarray(moments.mean), columns.T, variances, share * typical)
+
+    @property
+    def rank(self) -> int:
+        """Directions with a variance above 1e-6 of the largest."""
+        return int((self.variances > RTOL * self.variances[0]).sum())
+
+    def log_scales(self) -> np.ndarray:
+        """log of 1/√variance, with the noise in it; a direction below the rank cut is floored, not inverted."""
+        smallest = RTOL * self.variances[0] if self.variances[0] > 0 else 1.0
+        return -0.5 * np.log(np.maximum(self.variances, smallest) + self.noise)
+
+
+def starting_arrays(
+    config: GlowConfig,
+    init: str,
+    spectrum: Any,
+    rows: Float[Array, "n d"],
+    key: Array,
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """(trained, fixed) arrays of a flow before its first step; pure, so that `vmap` over keys starts many.
+
+    Args:
+        config: the flow's shape.
+        init: as in `Recipe`.
+        spectrum: (mean, directions, log_scales) as float32 arrays.
+        rows: what the ActNorms are set from.
+        key: random key.
+    """
+    glow = Glow(config, rows.shape[1:], key)
+    if init == "data":
+        glow.initialise(rows)
+        return arrays_of(glow)
+    mean, directions, log_scales = spectrum
+    first = glow.levels[0][0]
+    first.norm.shift[...] = -mean
+    if config.permutation == "lu":
+        first.mixing.rotation[...] = directions
+        first.mixing.log_diagonal[...] = log_scales
+    else:
+        first.mixing.matrix[...] = jnp.exp(log_scales)[:, None] * directions
+    glow.initialise_after_first(rows)
+    return arrays_of(glow)
+
+
+def sample_rows(vectors: Any, count: int, noise: float) -> Any:
+    """The first `count` training vectors, which are in random order, with the noise that training adds."""
+    rows = vectors[:count]
+    return rows + np.sqrt(noise, dtype=np.float32) * jax.random.normal(jax.random.key(0), rows.shape)
