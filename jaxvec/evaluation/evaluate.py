@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -110,19 +111,35 @@ def evaluate(
         True
     """
     methods = [Method(make_choice(encoder))] if methods is None else list(methods)
-    settings = {method.fit for method in methods if method.correction.steps}
-    shared = {s: fitting_text(tasks[0], s, data) for s in settings if s not in _OF_THE_TASK} if tasks else {}
-    texts = {
-        (number, setting): shared.get(setting) or fitting_text(task, setting, data)
-        for number, task in enumerate(tasks)
-        for setting in settings
-    }
-    every = (text for fit in texts.values() for text in fit.sentences)
-    scored = (text for task in tasks for text in task.sentences)
-    encoded = EncodedTexts(encoder, _chain(scored, every), [method.choice for method in methods], tick)
+    yield from evaluate_plan(
+        encoder, [(task, methods) for task in tasks], data=data, resamples=resamples, tick=tick
+    )
+
+
+def evaluate_plan(
+    encoder: SentenceEncoder,
+    plan: Sequence[tuple[Task, Sequence[Method]]],
+    *,
+    data: str | Path | None = None,
+    resamples: int = 0,
+    tick: Callable[[int], Any] = lambda count: None,
+) -> Iterator[Score]:
+    """As `evaluate`, with methods of its own for every task; still one encoding pass for all of them."""
+    shared: dict[str, FitText] = {}
+    texts: list[dict[str, FitText]] = []
+    for task, methods in plan:
+        own = {}
+        for setting in {method.fit for method in methods if method.correction.steps}:
+            own[setting] = shared.get(setting) or fitting_text(task, setting, data)
+            if setting not in _OF_THE_TASK:
+                shared[setting] = own[setting]
+        texts.append(own)
+    scored = (text for task, _ in plan for text in task.sentences)
+    fitted_on = (text for own in texts for fit in own.values() for text in fit.sentences)
+    choices = [method.choice for _, methods in plan for method in methods]
+    encoded = EncodedTexts(encoder, chain(scored, fitted_on), choices, tick)
     fitted = _Fits(encoded)
-    for number, task in enumerate(tasks):
-        own = {setting: text for (at, setting), text in texts.items() if at == number}
+    for (task, methods), own in zip(plan, texts, strict=True):
         yield from _score_task(task, methods, own, encoded, fitted, resamples)
         fitted.forget(text for setting, text in own.items() if setting not in shared)
 
@@ -202,11 +219,6 @@ def _figures(similarities: np.ndarray, task: Task) -> dict[str, float]:
     if task.binary:
         figures |= {"auc": roc_auc(similarities, gold), "accuracy": best_accuracy(similarities, gold)[0]}
     return figures
-
-
-def _chain(*parts: Iterable[str]) -> Iterator[str]:
-    for part in parts:
-        yield from part
 
 
 def _plain(figures: dict[str, float]) -> dict[str, float | None]:

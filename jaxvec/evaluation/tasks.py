@@ -1,7 +1,7 @@
 """Sentence pairs with people's scores: the one form that every data set is read into, and the published ones."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Float
@@ -93,6 +93,22 @@ class Task:
     def scores(self) -> Float[np.ndarray, " n"]:
         """float64 [n], aligned with the two halves of `sentences`."""
         return self.scored.scores
+
+    def scoring(self, split: str) -> "Task":
+        """The same data set with another split scored, such as "dev".
+
+        Raises:
+            InputError: no such split with scores, or a task of subsets.
+        """
+        pairs = self.others.get(split)
+        if split == self.split:
+            return self
+        if pairs is None or pairs.scores is None or self.split not in self.subsets:
+            raise InputError(
+                f"{self.source or self.name}: no {split} split with scores; found {', '.join(self.others)}"
+            )
+        others = {name: kept for name, kept in self.others.items() if name != split}
+        return replace(self, split=split, subsets={split: pairs}, others=others | dict(self.subsets))
 
     @property
     def binary(self) -> bool:

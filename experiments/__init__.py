@@ -1,0 +1,1 @@
+"""One file for each published table or figure; `python -m experiments` lists those that are tables."""

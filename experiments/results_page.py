@@ -1,0 +1,86 @@
+"""experiments/RESULTS.md and the tables on the terminal: published | measured | difference, from the saved results."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from jaxvec.evaluation.report import markdown
+from jaxvec.evaluation.tasks import PUBLISHED
+from jaxvec.vectorfiles import atomic_write_bytes
+
+HEAD = """# Published tables and what jaxvec measures
+
+Written by `python -m experiments`; do not edit. A cell is *published | measured | difference*, Spearman × 100 unless
+the table says otherwise. **Stand-in** rows were run with another model than the published one, where that could not be
+had: their figures show that the method runs and what it does, not that the published figure is reproduced, so no
+difference is given. With a network, the command without `--model` runs the published models.
+
+"""
+
+
+def write_page(results: Path, page: Path, names: list[str]) -> None:
+    """The page of every saved table, in the order of `names`."""
+    parts = [HEAD]
+    for name in names:
+        file = results / f"{name}.json"
+        if file.exists():
+            parts.append(section(name, json.loads(file.read_text("utf-8"))))
+        else:
+            parts.append(f"## {name}\n\nNot run yet: `python -m experiments {name} --data DATA`\n\n")
+    atomic_write_bytes(page, "".join(parts).rstrip("\n").encode() + b"\n")
+
+
+def section(name: str, record: dict[str, Any]) -> str:
+    """One table with its source, its notes and what was not run."""
+    names = ["row", "run with", *(PUBLISHED[c].title if c in PUBLISHED else c for c in record["columns"])]
+    table, notes = [], []
+    for label, row in record["rows"].items():
+        table.append([label, _run_with(row), *(_cell(row, column) for column in record["columns"])])
+        if row["note"]:
+            notes.append(f"- {label}: {row['note']}")
+        notes += [f"- {label}: {reason}" for reason in _reasons(row)]
+    where = record["provenance"]
+    foot = f"jaxvec {where['jaxvec']}, jax {where['jax']}, {where['device']}."
+    lines = [f"## {record['title']}", f"`{name}` · {record['source']}", markdown(names, table)]
+    if notes:
+        lines.append("\n".join(dict.fromkeys(notes)))
+    return "\n\n".join([*lines, foot]) + "\n\n"
+
+
+def _run_with(row: dict[str, Any]) -> str:
+    settings = row["settings"]
+    if settings is None:
+        return "published only"
+    if not any("measured" in cell for cell in row["cells"].values()):
+        return "not run"
+    if "stand_in" not in settings:
+        return settings["model"]
+    blocks = f", first {settings['blocks']} blocks" if settings["blocks"] else ""
+    return f"**stand-in** {settings['stand_in']}{blocks}"
+
+
+def _cell(row: dict[str, Any], column: str) -> str:
+    published, cell = row["published"].get(column), row["cells"].get(column, {})
+    left = "–" if published is None else f"{published:.2f}"
+    if "measured" not in cell:
+        return left
+    if cell["measured"] is None:
+        return f"{left} · undefined"
+    text = f"{left} · {cell['measured']:.2f}"
+    if cell.get("interval") and cell["interval"][0] is not None:
+        text += f" [{cell['interval'][0]:.1f}, {cell['interval'][1]:.1f}]"
+    if published is not None and "stand_in" not in row["settings"] and "task" not in cell:
+        text += f" · {cell['measured'] - published:+.2f}"
+    return text
+
+
+def _reasons(row: dict[str, Any]) -> list[str]:
+    """Why cells are empty, and what stood in for a task."""
+    found: dict[str, list[str]] = {}
+    for column, cell in row["cells"].items():
+        title = PUBLISHED[column].title if column in PUBLISHED else column
+        if "reason" in cell:
+            found.setdefault(f"not run: {cell['reason']}", []).append(title)
+        if "task" in cell:
+            found.setdefault(f"{PUBLISHED[cell['task']].title} in place of it", []).append(title)
+    return [f"{', '.join(columns)} {reason}" for reason, columns in found.items()]
