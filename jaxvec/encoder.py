@@ -83,8 +83,9 @@ class SentenceEncoder:
             layers: "last", "last_two", "first_last", "embedding_last", or hidden-state numbers (0 is the
                 embedding output, 1 the first block, −1 the last), which are averaged before pooling; None
                 takes the folder's own (a folder written by `save` has some), else "last".
-            dtype: what the large products are computed in: "float32", "bfloat16", or "auto": bfloat16 where the
-                hardware multiplies it natively. Parameters that only add stay float32, and vectors leave as float32.
+            dtype: what the large products are computed in: "float32", "bfloat16", or "auto": bfloat16 on GPUs, TPUs and
+                CPUs with AMX or AVX-512 bfloat16 instructions, else float32. Parameters that only add stay float32,
+                and vectors leave as float32.
             max_length: tokens of a sentence, special ones included; None takes the sentence-transformers file's,
                 else what the position table allows. Longer sentences are cut, with one warning.
             token_weights: float [vocabulary], for "sif" pooling: `jaxvec.sif_weights(corpus)`.
