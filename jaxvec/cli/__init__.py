@@ -13,7 +13,9 @@ from jaxvec.cli.encode import encode
 from jaxvec.cli.evaluate import app as evaluate
 from jaxvec.cli.export import export
 from jaxvec.cli.fit import fit
+from jaxvec.cli.index import add, index, remove
 from jaxvec.cli.options import say
+from jaxvec.cli.search import cluster, dedupe, handover, search
 from jaxvec.errors import InputError
 
 app = typer.Typer(
@@ -28,6 +30,13 @@ app.command()(encode)
 app.command(no_args_is_help=True)(fit)
 app.command(no_args_is_help=True)(export)
 app.add_typer(evaluate, name="eval")
+app.command(no_args_is_help=True)(index)
+app.command(no_args_is_help=True)(search)
+app.command(no_args_is_help=True)(add)
+app.command(no_args_is_help=True)(remove)
+app.command(no_args_is_help=True)(cluster)
+app.command(no_args_is_help=True)(dedupe)
+app.command(no_args_is_help=True)(handover)
 app.command()(demo)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from jaxvec.calibration.calibration import Calibration
-from jaxvec.calibration.moments import Moments
 from jaxvec.encoder import SentenceEncoder
 from jaxvec.errors import InputError
 from jaxvec.journal import differences
@@ -19,7 +18,7 @@ from jaxvec.resume import encode_to, run_plan
 from jaxvec.search.segment import ENDS, ROWS, TEXTS, check_file, file_facts, write_texts, write_vectors
 from jaxvec.vectorfiles import atomic_write_bytes
 
-Calibrate = Callable[[Moments], Calibration]
+Calibrate = Callable[[np.ndarray], Calibration]
 RAW, DONE = "raw.npy", "encoded.json"
 
 
@@ -37,13 +36,6 @@ class Raw:
         """The vectors, some thousands at a time."""
         for start in range(0, len(self), ROWS):
             yield self.vectors[start : start + ROWS]
-
-    def moments(self) -> Moments:
-        """Moments of all vectors."""
-        moments = Moments.empty(self.vectors.shape[1])
-        for batch in self.batches():
-            moments = moments.update(batch)
-        return moments
 
 
 def encode_documents(

@@ -6,19 +6,17 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxvec.errors import InputError
 from jaxvec.pipeline import local_rows
+from jaxvec.search.storage import STORAGE, quantize, unit_rows
 from jaxvec.search.topk import Best, merged, nothing_yet, sharded_top_k
 
 BLOCK_BYTES = 64 * 2**20  # of float32 rows scored at a time, on all devices together
-BLOCK = 65_536  # rows coded at a time
 QUERIES = (1, 8, 64, 256)  # queries scored at a time: few sizes, few programs
-STORAGE = ("float32", "bfloat16", "int8")
 METRICS = ("cosine", "dot")
 _IN_FLIGHT = 2  # blocks sent ahead
 
@@ -118,8 +116,7 @@ class Corpus:
         Raises:
             InputError: queries of another width, k < 1, or a vector that is not finite.
         """
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-            raise InputError(f"k is {k!r}; expected a whole number of at least 1")
+        check_count(k)
         queries = np.asarray(queries, np.float32)
         if queries.ndim != 2 or queries.shape[1] != self.dim:
             raise InputError(f"queries have shape {queries.shape}; this corpus takes [q, {self.dim}]")
@@ -236,43 +233,16 @@ def top_k(
     return Corpus.of(vectors, metric=metric, dtype=dtype).top_k(queries, k)
 
 
-def quantize(
-    vectors: Rows, dtype: str, metric: str
-) -> tuple[Shaped[np.ndarray, "n dim"], Float[np.ndarray, " n"] | None]:
-    """Rows as they are stored for scoring, and the unit of each row's integers (int8) or None.
-
-    int8 is symmetric, with one unit a row: its largest coordinate is ±127. For cosine rows are made unit first.
-
-    Example:
-        >>> codes, unit = quantize(np.array([[3.0, -4.0]], np.float32), "int8", "cosine")
-        >>> codes.tolist(), unit.round(4)
-        ([[95, -127]], array([0.0063], dtype=float32))
-    """
-    n, dim = vectors.shape
-    codes = np.empty((n, dim), np.int8 if dtype == "int8" else ml_dtypes.bfloat16)
-    unit = np.empty(n, np.float32) if dtype == "int8" else None
-    for start in range(0, n, BLOCK):
-        rows = np.asarray(vectors[start : start + BLOCK], np.float32)
-        if metric == "cosine":
-            rows = unit_rows(rows)
-        if unit is not None:
-            step = np.abs(rows).max(axis=1) / 127
-            unit[start : start + len(rows)] = step
-            rows = np.rint(rows / np.where(step > 0, step, 1)[:, None])
-        codes[start : start + len(rows)] = rows
-    return codes, unit
-
-
-def unit_rows(vectors: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
-    """Rows of length 1, on the host; a row of zeros stays one."""
-    length = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
-    return vectors / np.where(length > 0, length, 1)[:, None]
-
-
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     """Refuses an argument that is none of the choices."""
     if value not in choices:
         raise InputError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
+
+
+def check_count(k: Any) -> None:
+    """Refuses a k that is not a whole number of at least 1."""
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise InputError(f"k is {k!r}; expected a whole number of at least 1")
 
 
 def _block_rows(n: int, dim: int, devices: int) -> int:

@@ -9,7 +9,8 @@ import numpy as np
 
 from jaxvec.errors import InputError
 from jaxvec.pipeline import local_rows
-from jaxvec.search.corpus import Rows, unit_rows
+from jaxvec.search.corpus import Rows
+from jaxvec.search.storage import unit_rows
 from jaxvec.search.topk import GROUP, HIGHEST
 
 BLOCK, QUERIES = 16_384, 1_024

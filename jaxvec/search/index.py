@@ -1,7 +1,5 @@
 """A folder of documents that can be searched: texts, calibrated vectors, and which encoder made them."""
 
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,12 +14,20 @@ from jaxtyping import Array, Float, Int
 from jaxvec.encoder import SentenceEncoder
 from jaxvec.errors import InputError
 from jaxvec.search.build import Calibrate, encode_documents, finish_segment
-from jaxvec.search.corpus import METRICS, STORAGE, Corpus, check_choice
-from jaxvec.search.segment import Joined, Segment, read_segment
+from jaxvec.search.corpus import METRICS, Corpus, check_choice, check_count
+from jaxvec.search.description import (
+    FORMAT_VERSION,
+    META,
+    encoder_facts,
+    read_meta,
+    refuse_other_encoder,
+    sealed,
+)
+from jaxvec.search.segment import Joined, Segment, Selected, read_segment
+from jaxvec.search.storage import STORAGE
 from jaxvec.vectorfiles import atomic_folder, atomic_write_bytes
 
-META, ENCODER, FORMAT_VERSION = "index.json", "encoder", 1
-_SAME = ("fingerprint", "pooling", "layers", "calibration")
+ENCODER = "encoder"
 
 
 def _silent(count: int) -> None:
@@ -84,8 +90,9 @@ class Index:
             folder: a new one, or an empty one.
             encoder: encodes the documents, un-normalised, and later the queries.
             sentences: the documents, from the first, in every call.
-            calibrate: fits a calibration on the documents' vectors, from their `Moments`: say
-                `lambda moments: jaxvec.whitening(moments, dim=256)`. None leaves the encoder's vectors as they are.
+            calibrate: fits a calibration on the documents' vectors, float32 [n, dim] in a memory map: say
+                `lambda vectors: jaxvec.whitening(jaxvec.Moments.of(vectors), dim=256)`. None leaves vectors as
+                they are.
             metric: "cosine" or "dot".
             dtype: what is scanned: "float32", or "bfloat16" or "int8", beside which the float32 vectors stay on disk
                 for the last scoring.
@@ -107,7 +114,7 @@ class Index:
         target = Path(os.path.realpath(folder))
         work = target.with_name(f".{target.name}.unfinished")
         raw = encode_documents(work, encoder, sentences, batch_tokens, restart, options, tick)
-        fitted = None if calibrate is None else calibrate(raw.moments())
+        fitted = None if calibrate is None else calibrate(raw.vectors)
         if fitted is not None:
             encoder = encoder.with_calibration(fitted, {"documents": len(raw)})
         with atomic_folder(work / "index") as made:
@@ -119,11 +126,11 @@ class Index:
                 "metric": metric,
                 "dtype": dtype,
                 "dim": encoder.dim,
-                "encoder": _encoder_facts(encoder),
+                "encoder": encoder_facts(encoder),
                 "segments": [segment],
                 "removed": [],
             }
-            (made / META).write_bytes(_sealed(meta))
+            (made / META).write_bytes(sealed(meta))
         os.replace(work / "index", target)
         shutil.rmtree(work)
         opened = cls.open(folder)
@@ -142,7 +149,7 @@ class Index:
             InputError: not an index, unfinished, damaged, or made with another encoder.
         """
         folder = Path(folder)
-        meta = _read_meta(folder)
+        meta = read_meta(folder)
         segments = tuple(
             read_segment(folder / part["name"], part["files"], meta["dim"], part["rows"], meta["dtype"])
             for part in meta["segments"]
@@ -229,6 +236,7 @@ class Index:
         """
         if isinstance(queries, str):
             raise InputError("queries is a single text; expected a list of them: [query]")
+        check_count(k)
         scores, numbers = self.top_k(self.encoder.encode(queries, normalize=False), k)
         return [
             [
@@ -283,6 +291,11 @@ class Index:
         edges = np.flatnonzero(np.diff(np.concatenate([[True], valid, [True]]).astype(np.int8)))
         return self._rewritten(removed=edges.reshape(-1, 2).tolist())
 
+    @property
+    def found(self) -> Any:
+        """The vectors of the documents that can be found, as one array to read from."""
+        return self.vectors if self.valid.all() else Selected(self.vectors, np.flatnonzero(self.valid))
+
     def blocks(self, rows: int = 16_384) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields (numbers, float32 vectors) of the documents that can be found, in order."""
         for start in range(0, len(self.valid), rows):
@@ -291,70 +304,17 @@ class Index:
                 yield kept + start, self.vectors[start : start + rows][kept]
 
     def _rewritten(self, **changes: Any) -> "Index":
-        if _read_meta(self.folder) != self.meta:
+        if read_meta(self.folder) != self.meta:
             raise InputError(f"{self.folder} was changed meanwhile; open it again")
-        atomic_write_bytes(self.folder / META, _sealed(self.meta | changes))
+        atomic_write_bytes(self.folder / META, sealed(self.meta | changes))
         opened = Index.open(self.folder)
         if "encoder" in self.__dict__:
             opened.__dict__["encoder"] = self.encoder
         return opened
 
     def _check(self, encoder: SentenceEncoder) -> None:
-        then, now = self.meta["encoder"], _encoder_facts(encoder)
-        changed = [
-            f"{name} {now[name]!r} instead of {then[name]!r}" for name in _SAME if now[name] != then[name]
-        ]
-        if changed:
-            raise InputError(
-                f"{self.folder} was made with another encoder: {encoder.name} has {', '.join(changed)}. Search with the "
-                f"model it was made with ({then['model']}), or index the corpus again"
-            )
-
-
-def _encoder_facts(encoder: SentenceEncoder) -> dict[str, Any]:
-    digest = None
-    if encoder.calibration is not None:
-        arrays = sorted(encoder.calibration.to_arrays().items())
-        digest = hashlib.sha256(json.dumps(encoder.calibration.spec(), sort_keys=True).encode())
-        for name, array in arrays:
-            digest.update(
-                f"{name}{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes()
-            )
-        digest = digest.hexdigest()
-    return {
-        **encoder.describe(),
-        "model": encoder.source,
-        "fingerprint": encoder.fingerprint,
-        "calibration": digest,
-    }
+        refuse_other_encoder(self.folder, self.meta["encoder"], encoder)
 
 
 def _segment(number: int) -> str:
     return f"segment-{number:06d}"
-
-
-def _sealed(meta: dict[str, Any]) -> bytes:
-    body = json.dumps(meta, ensure_ascii=False, indent=1)
-    return f"{body}\n{hashlib.sha256(body.encode()).hexdigest()}\n".encode()
-
-
-def _read_meta(folder: Path) -> dict[str, Any]:
-    try:
-        body, seal = (folder / META).read_bytes().decode().rstrip("\n").rsplit("\n", 1)
-    except OSError:
-        target = Path(os.path.realpath(folder))
-        unfinished = target.with_name(f".{target.name}.unfinished").is_dir()
-        reason = (
-            "the run that makes it is not finished: give its `jaxvec index` command again"
-            if unfinished
-            else "expected a folder written by `jaxvec index`"
-        )
-        raise InputError(f"{folder} is not an index: {reason}") from None
-    except ValueError:
-        body = seal = ""
-    if hashlib.sha256(body.encode()).hexdigest() != seal:
-        raise InputError(f"{folder / META} is damaged; index the corpus again")
-    meta = json.loads(body)
-    if meta["jaxvec_index"] != FORMAT_VERSION:
-        raise InputError(f"{folder}: an index of version {meta['jaxvec_index']}; update jaxvec")
-    return meta

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxvec.errors import InputError
-from jaxvec.search.corpus import quantize, unit_rows
+from jaxvec.search.storage import quantize, unit_rows
 from jaxvec.vectorfiles import open_writer
 
 ROWS = 16_384  # vectors in memory at a time
@@ -167,3 +167,14 @@ class Joined:
             if mine.any():
                 out[mine] = part[at[mine] - self.starts[number]]
         return out
+
+
+class Selected:
+    """Some rows of an array, read as if they were one."""
+
+    def __init__(self, rows: Any, numbers: np.ndarray):
+        self.rows, self.numbers = rows, numbers
+        self.shape = (len(numbers), *rows.shape[1:])
+
+    def __getitem__(self, at: Any) -> np.ndarray:
+        return self.rows[self.numbers[at]]

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from jaxvec import Index, InputError, SentenceEncoder, whitening
+from jaxvec import Index, InputError, Moments, SentenceEncoder, whitening
 from jaxvec.search.handover import to_faiss, to_usearch, write_documents, write_faiss, write_usearch
 
 faiss = pytest.importorskip("faiss")
@@ -29,7 +29,7 @@ def encoder(bert_folder):
 def index(request, encoder, texts, tmp_path_factory):
     folder = tmp_path_factory.mktemp("index") / "index"
     index = Index.build(
-        folder, encoder, texts, calibrate=lambda m: whitening(m, dim=16), metric=request.param
+        folder, encoder, texts, calibrate=lambda v: whitening(Moments.of(v), dim=16), metric=request.param
     )
     return index.remove(range(0, 200, 7))
 

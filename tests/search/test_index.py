@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxvec import Index, InputError, SentenceEncoder, top_k, whitening
+from jaxvec import Index, InputError, Moments, SentenceEncoder, top_k, whitening
 
 BUILD = """
 import sys
-from jaxvec import pipeline, resume, whitening
+from jaxvec import Moments, pipeline, resume, whitening
 pipeline.CHUNK = resume.CHUNK = 16
 from jaxvec.encoder import SentenceEncoder
 from jaxvec.search.index import Index
@@ -27,7 +27,7 @@ def tick(count):
     if done >= stop:
         import os, signal
         os.kill(os.getpid(), signal.SIGKILL)
-Index.build(sys.argv[3], encoder, texts, calibrate=lambda m: whitening(m, dim=4), dtype="int8", tick=tick)
+Index.build(sys.argv[3], encoder, texts, calibrate=lambda v: whitening(Moments.of(v), dim=4), dtype="int8", tick=tick)
 """
 
 
@@ -46,6 +46,10 @@ def built(encoder, texts, tmp_path_factory):
 @pytest.fixture
 def folder(built, tmp_path):
     return Path(shutil.copytree(built, tmp_path / "index"))
+
+
+def whitened_to(dim):
+    return lambda vectors: whitening(Moments.of(vectors), dim=dim)
 
 
 def files(folder):
@@ -72,7 +76,7 @@ def test_a_calibration_is_fitted_once_and_applied_to_documents_and_queries(
     encoder, texts, tmp_path, dtype, metric
 ):
     folder = tmp_path / "index"
-    Index.build(folder, encoder, texts, calibrate=lambda m: whitening(m, dim=8), dtype=dtype, metric=metric)
+    Index.build(folder, encoder, texts, calibrate=whitened_to(8), dtype=dtype, metric=metric)
     whitened = encoder.with_calibration(whitening(encoder.moments(texts), dim=8))
     expected = top_k(whitened.encode(texts[:9]), whitened.encode(texts), 3, metric=metric)
     index = Index.open(folder)
@@ -135,7 +139,7 @@ def test_killed_while_indexing_the_same_command_gives_the_same_bytes(texts, bert
 
 
 def test_stopped_after_encoding_nothing_is_encoded_again(encoder, texts, tmp_path):
-    def fail(moments):
+    def fail(vectors):
         raise RuntimeError("stopped")
 
     folder = tmp_path / "index"

@@ -1,0 +1,78 @@
+"""index.json: what an index is, which encoder made it, and a seal over both."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxvec.encoder import SentenceEncoder
+from jaxvec.errors import InputError
+
+META, FORMAT_VERSION = "index.json", 1
+_SAME = ("fingerprint", "pooling", "layers", "calibration")
+
+
+def encoder_facts(encoder: SentenceEncoder) -> dict[str, Any]:
+    """What tells one encoder's vectors from another's, and how to load it again."""
+    digest = None
+    if encoder.calibration is not None:
+        arrays = sorted(encoder.calibration.to_arrays().items())
+        digest = hashlib.sha256(json.dumps(encoder.calibration.spec(), sort_keys=True).encode())
+        for name, array in arrays:
+            digest.update(
+                f"{name}{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes()
+            )
+        digest = digest.hexdigest()
+    return {
+        **encoder.describe(),
+        "model": encoder.source,
+        "fingerprint": encoder.fingerprint,
+        "calibration": digest,
+    }
+
+
+def refuse_other_encoder(folder: Path, then: dict[str, Any], encoder: SentenceEncoder) -> None:
+    """Refuses an encoder that is not the one of these facts, naming what differs."""
+    now = encoder_facts(encoder)
+    changed = [f"{name} {now[name]!r} instead of {then[name]!r}" for name in _SAME if now[name] != then[name]]
+    if changed:
+        raise InputError(
+            f"{folder} was made with another encoder: {encoder.name} has {', '.join(changed)}. Search with the model "
+            f"it was made with ({then['model']}), or index the corpus again"
+        )
+
+
+def sealed(meta: dict[str, Any]) -> bytes:
+    """The bytes of index.json: JSON, and a line with its SHA-256."""
+    body = json.dumps(meta, ensure_ascii=False, indent=1)
+    return f"{body}\n{hashlib.sha256(body.encode()).hexdigest()}\n".encode()
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """What index.json says.
+
+    Raises:
+        InputError: not an index, unfinished, damaged, or of a newer version.
+    """
+    try:
+        body, seal = (folder / META).read_bytes().decode().rstrip("\n").rsplit("\n", 1)
+    except OSError:
+        target = Path(os.path.realpath(folder))
+        unfinished = target.with_name(f".{target.name}.unfinished").is_dir()
+        reason = (
+            "the run that makes it is not finished: give its `jaxvec index` command again"
+            if unfinished
+            else "expected a folder written by `jaxvec index`"
+        )
+        raise InputError(f"{folder} is not an index: {reason}") from None
+    except ValueError:
+        body = seal = ""
+    if hashlib.sha256(body.encode()).hexdigest() != seal:
+        raise InputError(f"{folder / META} is damaged; index the corpus again")
+    meta = json.loads(body)
+    if meta["jaxvec_index"] != FORMAT_VERSION:
+        raise InputError(f"{folder}: an index of version {meta['jaxvec_index']}; update jaxvec")
+    return meta
