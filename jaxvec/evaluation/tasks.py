@@ -160,7 +160,7 @@ PUBLISHED: dict[str, Published] = {
     "sts16": _semeval(
         16, answer_answer=254, headlines=249, plagiarism=230, postediting=244, question_question=209
     ),
-    "sickr": Published("SICK-R", ("SICK",), {"train": 4500, "dev": 500, "test": 4927}, hub="mteb/sickr-sts"),
+    "sickr": Published("SICK-R", ("SICK",), {"train": 4500, "dev": 500, "test": 4927}),
     "lcqmc": Published(
         "LCQMC", ("LCQMC",), {"train": 238_766, "dev": 8802, "test": 12_500}, hub="C-MTEB/LCQMC"
     ),
