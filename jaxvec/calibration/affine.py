@@ -86,7 +86,14 @@ def whitening(
     if shrinkage is not None:
         alpha = shrinkage_intensity(moments, shrinkage)
         values = (1 - alpha) * values + alpha * values.mean()
-    options = {"rtol": rtol, "shrinkage": shrinkage, "power": power, "zca": zca, "solver": solver}
+    asked = shrinkage if isinstance(shrinkage, str | None) else float(shrinkage)
+    options = {
+        "rtol": float(rtol),
+        "shrinkage": asked,
+        "power": float(power),
+        "zca": bool(zca),
+        "solver": solver,
+    }
     return _projection(moments, "whitening", values, vectors, dim, options, alpha)
 
 
@@ -105,7 +112,7 @@ def pca(moments: Moments, dim: int | None = None, solver: str | None = None, rto
     References: K. Pearson, "On lines and planes of closest fit to systems of points in space", 1901.
     """
     values, vectors, solver = _principal_directions(moments, checked(moments).covariance(), solver, rtol)
-    return _projection(moments, "pca", values, vectors, dim, {"rtol": rtol, "solver": solver})
+    return _projection(moments, "pca", values, vectors, dim, {"rtol": float(rtol), "solver": solver})
 
 
 def standardize(moments: Moments) -> Affine:

@@ -42,7 +42,7 @@ def checked(moments: Moments) -> Moments:
         raise InputError(
             "the moments are not finite; drop rows with NaN or infinity, or scale the vectors down"
         )
-    largest = float(np.max(np.diagonal(moments.covariance())))
+    largest = float(np.abs(moments.covariance()).max())
     if noise(moments) < largest < SMALLEST:
         raise InputError(
             f"the vectors' largest variance is {largest:.0e}, and what is below {SMALLEST:g} leaves float32; "

@@ -104,6 +104,15 @@ def test_the_count_is_exact_beyond_2_to_the_24():
     assert doubled.count == 2**34 + 1023
 
 
+def test_the_count_of_one_block_is_exact_beyond_2_to_the_24():
+    x, weights = sample(300), np.full(300, 2**24 - 1)
+    weights[7] = 1
+    for moments in (Moments.of(x, weights), jax.jit(Moments.of)(x, weights.astype(np.float32))):
+        assert moments.count == weights.sum()
+    tenths = np.full(300, 0.1, np.float32)
+    assert Moments.of(x, tenths).count == pytest.approx(tenths.sum(dtype=np.float64), rel=1e-13)
+
+
 def test_integer_weights_are_repeated_rows():
     x = sample(200)
     weights = np.random.default_rng(1).integers(0, 4, size=200)
@@ -196,6 +205,8 @@ def test_wrong_arguments_are_refused():
         Moments.empty(3).merge(Moments.of(x))
     with pytest.raises(InputError, match="row 4 is -1"):
         Moments.of(x, np.array([1, 1, 1, 1, -1, 1, 1, 1, 1, 1.0]))
+    with pytest.raises(InputError, match="row 2 is 16777217, which float32 cannot hold"):
+        Moments.of(x[:3], np.array([1, 2**24, 2**24 + 1]))
     with pytest.raises(InputError, match="more than 1 vectors"):
         Moments.of(x[:1]).covariance()
     with pytest.raises(InputError, match="dim is 0"):

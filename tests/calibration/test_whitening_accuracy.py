@@ -63,6 +63,12 @@ assert moments.count == 20_000
 plain = fit(lambda x: jax.lax.psum(Moments.of(x), "data"))
 pmapped = jax.pmap(lambda x: Moments.of(x).psum("data"), axis_name="data")(x[:1600, :9].reshape(8, 200, 9))
 np.testing.assert_allclose(pmapped.scatter.high[5] / 1599, np.cov(x[:1600, :9].T), atol=1e-6)
+explicit = jax.make_mesh((4, 2), ("rows", "columns"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
+few = x[:1600, :8]
+for layout in (P("rows"), P(("rows", "columns")), P("rows", "columns"), P(None, "columns")):
+    laid_out = jax.device_put(few, NamedSharding(explicit, layout))
+    for m in (jax.jit(Moments.of)(laid_out), Moments.of(laid_out)):
+        np.testing.assert_allclose(m.covariance(), np.cov(few.T), atol=1e-6)
 for m in (moments, plain):
     z = np.asarray(whitening(m)(x), np.float64)
     print(np.abs(np.cov(z.T) - np.eye(z.shape[1])).max())

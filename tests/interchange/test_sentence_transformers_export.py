@@ -1,6 +1,7 @@
 """An exported folder gives the encoder's own vectors in sentence-transformers, and in jaxvec again."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -180,8 +181,14 @@ def test_length_limit_and_lower_casing_travel(tmp_path):
 
 def test_a_bfloat16_encoder_exports_every_bit_of_its_weights(tmp_path):
     model = save_model(tmp_path / "model")
-    export_sentence_transformers(SentenceEncoder.load(model, dtype="bfloat16"), tmp_path / "exported")
-    assert SentenceEncoder.load(tmp_path / "exported").fingerprint == SentenceEncoder.load(model).fingerprint
+    halved, whole = SentenceEncoder.load(model, dtype="bfloat16"), SentenceEncoder.load(model)
+    export_sentence_transformers(halved, tmp_path / "exported")
+    assert SentenceEncoder.load(tmp_path / "exported").fingerprint == whole.fingerprint
+    card = (tmp_path / "exported/README.md").read_text()
+    assert "bfloat16's rounding" in card
+    expected = whole.encode(TEXTS)
+    np.testing.assert_allclose(elsewhere(tmp_path / "exported").encode(TEXTS), expected, atol=1e-5)
+    assert np.abs(halved.encode(TEXTS) - expected).max() > 1e-4
 
 
 def test_normalize_follows_the_encoder_unless_said(tmp_path):
@@ -202,6 +209,23 @@ def test_the_card_says_where_the_vectors_come_from(tmp_path):
     assert origin["model"] == str(tmp_path / "model")
     assert (origin["layers"], origin["calibration"]["corpus"]) == ([1], "news")
     assert "first 1 of its 2 layers" in card
+    assert "bfloat16" not in card
+
+
+def test_files_are_as_readable_as_the_umask_says(tmp_path):
+    encoder = calibrated(SentenceEncoder.load(save_model(tmp_path / "model")))
+    before = os.umask(0o027)
+    try:
+        export_sentence_transformers(encoder, tmp_path / "exported")
+    finally:
+        os.umask(before)
+    paths = [tmp_path / "exported", *(tmp_path / "exported").rglob("*")]
+    modes = (
+        {path.stat().st_mode & 0o777 for path in paths if path.is_file()},
+        {path.stat().st_mode & 0o777 for path in paths if path.is_dir()},
+    )
+    # Copies of the model's own files included, whatever their modes.
+    assert modes == ({0o640}, {0o750})
 
 
 def test_what_cannot_be_expressed_is_refused_and_leaves_nothing(tmp_path):
@@ -233,6 +257,9 @@ def test_a_whitened_real_encoder_stays_within_float32(tmp_path):
     )
     verbs = ("plays the guitar", "sleeps", "fell by three percent", "is late again", "likes the sea", "won")
     texts = [f"{subject} {verb}." for subject in subjects for verb in verbs]
+    texts.append(
+        "The train to Paris is late again. " * 25
+    )  # beyond the 128 tokens in the file of its tokenizer
     encoder = SentenceEncoder.load()
     white = encoder.with_calibration(whitening(encoder.moments(texts), dim=32))
     export_sentence_transformers(white, tmp_path / "exported")
