@@ -1,4 +1,4 @@
-"""Checkpoints of a training, by Orbax: written after every epoch, resumed bit for bit."""
+"""Checkpoints of a training, by Orbax: written after every round, resumed bit for bit."""
 
 import json
 import logging
@@ -9,14 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxvec.calibration.flow.training import State
+from jaxvec.calibration.flow.training import Losses, State
 from jaxvec.errors import InputError
-
-History = list[tuple[np.ndarray, np.ndarray]]
 
 
 class Checkpoints:
-    """The last two epochs of one training, in a folder of their own.
+    """The last two rounds of one training, in a folder of their own.
 
     Args:
         folder: new, or that of the same training, interrupted.
@@ -36,9 +34,9 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
         self.manager = ocp.CheckpointManager(self.folder, options=options)
 
-    def save(self, states: State, history: History) -> None:
-        """Adds the state after an epoch; it is there in full or not at all."""
-        tree = {"state": states._asdict(), "history": [list(losses) for losses in history]}
+    def save(self, states: State, history: list[Losses]) -> None:
+        """Adds the state after a round; it is there in full or not at all."""
+        tree = {"state": states._asdict(), "history": [losses._asdict() for losses in history]}
         self.manager.save(
             len(history),
             args=self.ocp.args.Composite(
@@ -46,29 +44,27 @@ class Checkpoints:
             ),
         )
 
-    def restore(self, like: State) -> tuple[State, History] | None:
-        """(states, history) of the latest epoch, or None where there is none.
+    def restore(self, like: State, steps: int) -> tuple[State, list[Losses]] | None:
+        """(states, history) of the latest round of so many steps, or None where there is none.
 
         Raises:
             InputError: it cannot be read, or is of a training with other data or settings.
         """
-        epoch = self.manager.latest_step()
-        if epoch is None:
+        number = self.manager.latest_step()
+        if number is None:
             return None
-        args = self.ocp.args
-        wanted = {
-            "state": like._asdict(),
-            "history": [[np.asarray(like.best_loss), np.asarray(like.best_loss)]] * epoch,
-        }
+        args, seeds = self.ocp.args, len(like.seed)
+        losses = Losses(np.zeros((seeds, steps), np.float32), *np.zeros((2, seeds), np.float32))
+        wanted = {"state": jax.tree.map(np.asarray, like._asdict()), "history": [losses._asdict()] * number}
         try:
-            found = self.manager.restore(epoch, args=args.Composite(identity=args.JsonRestore()))["identity"]
+            found = self.manager.restore(number, args=args.Composite(identity=args.JsonRestore()))["identity"]
             if found == self.identity:
-                composite = args.Composite(training=args.StandardRestore(jax.tree.map(np.asarray, wanted)))
-                tree = self.manager.restore(epoch, args=composite)["training"]
+                composite = args.Composite(training=args.StandardRestore(wanted))
+                tree = self.manager.restore(number, args=composite)["training"]
         except Exception as error:  # Orbax, TensorStore and JSON each have their own
             reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             raise InputError(
-                f"{self.folder / str(epoch)}: this checkpoint cannot be read ({reason}); remove it to go on from "
+                f"{self.folder / str(number)}: this checkpoint cannot be read ({reason}); remove it to go on from "
                 "the one before, or remove the folder to start anew"
             ) from error
         if found != self.identity:
@@ -77,5 +73,4 @@ class Checkpoints:
                 f"{self.folder}: these checkpoints are of another training (its {', '.join(other)} differ); "
                 "name another folder"
             )
-        history = [(np.asarray(trained), np.asarray(held)) for trained, held in tree["history"]]
-        return State(**tree["state"]), history
+        return State(**tree["state"]), [Losses(**losses) for losses in tree["history"]]

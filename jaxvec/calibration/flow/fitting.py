@@ -1,4 +1,4 @@
-"""From vectors on the host to trained flows: checks, the split, the loop over epochs, what is reported."""
+"""From vectors on the host to trained flows: checks, the split, the loop over rounds, what is reported."""
 
 import hashlib
 import json
@@ -18,8 +18,8 @@ from jaxvec.calibration.blocks import as_rows, first_bad_row
 from jaxvec.calibration.flow.checkpoints import Checkpoints
 from jaxvec.calibration.flow.glow import GlowConfig
 from jaxvec.calibration.flow.recipe import Recipe
-from jaxvec.calibration.flow.start import Spectrum, sample_rows, starting_arrays
-from jaxvec.calibration.flow.training import Data, State, first_state, mean_loss, train_epoch
+from jaxvec.calibration.flow.start import Spectrum, starting_arrays
+from jaxvec.calibration.flow.training import Data, Losses, State, first_state, train_round
 from jaxvec.errors import InputError
 
 DIVERGED = (
@@ -27,6 +27,8 @@ DIVERGED = (
 )
 FELL = 0.05  # bits per dimension of held-out likelihood that are worth a warning
 MOST_HELD = 4096
+WATCHED = 512
+ROUND = 256  # steps, at most, between two looks at the held-out vectors
 SHOWN = 8
 
 
@@ -56,48 +58,47 @@ def train(
         raise InputError(f"all {len(rows)} vectors are equal: they have no direction to fit")
     mesh = Mesh(np.array(jax.local_devices()), ("rows",))
     everywhere = NamedSharding(mesh, PartitionSpec())
-    deviation = np.sqrt(np.float32(spectrum.noise))
-    data = jax.device_put(Data(kept, held, deviation), everywhere)
-    steps = len(kept) // recipe.batch_size
-    start = partial(_start, config=config, recipe=recipe, steps=steps * recipe.epochs)
-    whitening = tuple(
-        np.asarray(a, np.float32) for a in (spectrum.mean, spectrum.directions, spectrum.log_scales())
-    )
-    initial = sample_rows(kept, recipe.init_rows, spectrum.noise)
-    states, fixed = jax.jit(start)(np.asarray(seeds, np.int32), whitening, initial, data.held, data.deviation)
+    watched = kept[:WATCHED]
+    data = Data(kept, held, np.sqrt(np.float32(spectrum.noise)), watched, spectrum.cosines(watched))
+    data = jax.device_put(data, everywhere)
+    rounds = -(-(len(kept) // recipe.batch_size) // ROUND)
+    steps = len(kept) // recipe.batch_size // rounds
+    start = partial(_start, config=config, recipe=recipe, steps=recipe.epochs * rounds * steps)
+    states, fixed = jax.jit(start)(np.asarray(seeds, np.int32), spectrum.arrays(), data)
     states, fixed = jax.device_put((states, fixed), everywhere)
     began = np.asarray(states.best_loss)
 
-    history: list[tuple[np.ndarray, np.ndarray]] = []
+    history: list[Losses] = []
     identity = {"data": _digest(rows), "config": asdict(config), "recipe": asdict(recipe), "seeds": seeds}
     store = None if checkpoint is None else Checkpoints(checkpoint, identity)
-    if store is not None and (found := store.restore(states)) is not None:
-        states, history = found
-        states = jax.device_put(states, everywhere)
-    epoch_of = partial(
-        train_epoch,
+    if store is not None and (found := store.restore(states, steps)) is not None:
+        states, history = jax.device_put(found[0], everywhere), found[1]
+    one_round = partial(
+        train_round,
         config=config,
         recipe=recipe,
-        steps_an_epoch=steps,
+        rounds=rounds,
+        steps=steps,
         mesh=mesh if mesh.size > 1 and recipe.batch_size % mesh.size == 0 else None,
     )
-    with tqdm(total=recipe.epochs, initial=len(history), unit=" epochs", disable=not show_progress) as bar:
-        for epoch in range(len(history), recipe.epochs):
-            if history and held.size and (np.asarray(states.stale) >= recipe.patience).all():
+    total = recipe.epochs * rounds
+    with tqdm(
+        total=total * steps, initial=len(history) * steps, unit=" steps", disable=not show_progress
+    ) as bar:
+        for number in range(len(history), total):
+            if history and (np.asarray(states.stale) >= recipe.patience * rounds).all():
                 break
-            states, losses, held_losses = epoch_of(states, fixed, data, np.int32(epoch))
-            losses = np.asarray(losses)
-            _refuse_divergence(losses, steps * epoch, history[0][0] if history else losses[:, 0], seeds)
-            history.append((losses.mean(axis=1), np.asarray(held_losses)))
+            states, losses = one_round(states, fixed, data, np.int32(number))
+            history.append(jax.tree.map(np.asarray, losses))
+            _refuse_divergence(history, steps, seeds)
             if store is not None:
                 store.save(states, history)
-            bar.update()
-            bar.set_postfix_str(_progress(history[-1], len(kept[0])))
-    best = states.best if held.size else states.averaged
-    if held.size and history and (history[-1][1] > began + FELL).any():
+            bar.update(steps)
+            bar.set_postfix_str(_progress(history[-1]))
+    if held.size and (history[-1].held > began + FELL).any():
         warnings.warn(
-            "the held-out likelihood fell below that of the start while training went on; the parameters of its "
-            "best epoch are kept. Train on more vectors, with a smaller learning_rate, or with more noise",
+            "the held-out likelihood fell below that of the start while training went on; the best parameters "
+            "are kept. Train on more vectors, with a smaller learning_rate, or with more noise",
             stacklevel=4,
         )
     records = tuple(
@@ -111,39 +112,31 @@ def train(
             "rank": spectrum.rank,
             "noise_variance": spectrum.noise,
             "seed": seed,
-            "epochs": len(history),
-            "best_epoch": _best_epoch(began[i], [loss[i] for _, loss in history]) if held.size else None,
             "steps": len(history) * steps,
-            "training_bits_per_dimension": [round(float(loss[i]), 6) for loss, _ in history],
-            "held_out_bits_per_dimension": [round(float(loss[i]), 6) for _, loss in history]
-            if held.size
-            else None,
+            "rounds": [
+                {
+                    "training_bits_per_dimension": float(losses.train[i].mean()),
+                    "held_out_bits_per_dimension": _number(losses.held[i]),
+                    "drift": _number(losses.drift[i]),
+                }
+                for losses in history
+            ],
+            "start_held_out_bits_per_dimension": _number(began[i]),
+            "best_held_out_bits_per_dimension": _number(states.best_loss[i]),
             "config": asdict(config),
             "recipe": asdict(recipe),
         }
         for i, seed in enumerate(seeds)
     )
-    return Trained(best | fixed, records)
+    return Trained(states.best | fixed, records)
 
 
 def _start(
-    seeds: Any,
-    whitening: Any,
-    rows: Any,
-    held: Any,
-    deviation: Any,
-    *,
-    config: GlowConfig,
-    recipe: Recipe,
-    steps: int,
+    seeds: Any, whitening: Any, data: Data, *, config: GlowConfig, recipe: Recipe, steps: int
 ) -> tuple[State, Any]:
     def one(seed: Any) -> tuple[State, Any]:
-        trained, fixed = starting_arrays(config, recipe.init, whitening, rows, jax.random.key(seed))
-        state = first_state(recipe, steps, trained, seed)
-        if len(held):
-            noisy = held + deviation * jax.random.normal(jax.random.key(1), held.shape)
-            state = state._replace(best_loss=mean_loss(config, trained | fixed, noisy))
-        return state, fixed
+        arrays = starting_arrays(config, recipe, whitening, data.train, data.deviation, seed)
+        return first_state(config, recipe, steps, data, arrays, seed), arrays[1]
 
     return jax.vmap(one)(seeds)
 
@@ -185,26 +178,26 @@ def _split(rows: np.ndarray, recipe: Recipe) -> tuple[np.ndarray, np.ndarray]:
     return rows[order[:held]], rows[order[held:]]
 
 
-def _refuse_divergence(losses: np.ndarray, before: int, began: np.ndarray, seeds: list[int]) -> None:
+def _refuse_divergence(history: list[Losses], steps: int, seeds: list[int]) -> None:
+    began, losses = history[0].train[:, 0], history[-1].train
     bad = ~(losses < began[:, None] + DIVERGED)
     if bad.any():
         step = int(np.argmax(bad.any(axis=0)))
         seed = int(np.argmax(bad[:, step]))
         raise InputError(
-            f"training diverged at step {before + step + 1}: the loss of seed {seeds[seed]} went from "
-            f"{began[seed]:.2f} to {losses[seed, step]:.4g} bits per dimension; give a smaller learning_rate"
+            f"training diverged at step {(len(history) - 1) * steps + step + 1}: the loss of seed {seeds[seed]} went "
+            f"from {began[seed]:.2f} to {losses[seed, step]:.4g} bits per dimension; give a smaller learning_rate"
         )
 
 
-def _best_epoch(began: float, losses: list[float]) -> int:
-    """The epoch whose parameters are kept, from 1; 0 is the start."""
-    return int(np.argmin([began, *losses]))
-
-
-def _progress(latest: tuple[np.ndarray, np.ndarray], dim: int) -> str:
-    trained, held = (-float(loss.mean()) * np.log(2) for loss in latest)
+def _progress(latest: Losses) -> str:
+    trained, held = (-float(loss.mean()) * np.log(2) for loss in (latest.train, latest.held))
     watched = "" if np.isnan(held) else f", held out {held:.4f}"
     return f"log-likelihood {trained:.4f}{watched} nats per dimension"
+
+
+def _number(value: Any) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 def _digest(rows: np.ndarray) -> str:

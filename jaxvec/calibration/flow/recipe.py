@@ -23,7 +23,7 @@ class Recipe:
         init: "whitening" starts at the PCA whitening of the data; "data" sets the ActNorms only.
         noise: variance of the normal noise added to every training vector, anew at each step, as a multiple of
             the geometric mean of the data's variances. None takes √(d / n), the relative error of a sample
-            eigenvalue. It smooths the density, so that a flow cannot gain by pulling single sentences apart.
+            eigenvalue. A smoothed density does not inflate the directions of least variance.
         init_rows: ActNorms are set from this many training vectors (all, where there are fewer).
         epochs: passes over the training vectors.
         batch_size: vectors of a step; a last, smaller batch is left out.
@@ -36,6 +36,8 @@ class Recipe:
         ema: decay of the averaged parameters that are evaluated and kept; 0 keeps the last ones.
         held_out: share of the vectors (at most 4,096) that are not trained on but watched; 0 watches nothing.
         patience: epochs without a better held-out likelihood before training stops; the best parameters are kept.
+        drift: how far similarity may move from where it started, by 1 − the correlation between the cosines of
+            pairs of training vectors and those after whitening. Training stops there; 1 lets it go on.
     """
 
     init: str = "whitening"
@@ -51,6 +53,7 @@ class Recipe:
     ema: float = 0.99
     held_out: float = 0.1
     patience: int = 5
+    drift: float = 0.01
 
     def __post_init__(self) -> None:
         for name, known in _CHOICES.items():
@@ -80,6 +83,7 @@ _RANGES = {
     "clip": 1e6,
     "ema": 0.999999,
     "held_out": 0.5,
+    "drift": 1.0,
 }
 
 PRESETS: dict[str, tuple[GlowConfig, Recipe]] = {

@@ -6,11 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxvec.calibration.affine import RTOL
 from jaxvec.calibration.flow.arrays import arrays_of
 from jaxvec.calibration.flow.glow import Glow, GlowConfig
+from jaxvec.calibration.flow.recipe import Recipe
 from jaxvec.calibration.moments import Moments
 from jaxvec.calibration.solvers import eigendecomposition
 
@@ -52,25 +53,42 @@ class Spectrum:
         smallest = RTOL * self.variances[0] if self.variances[0] > 0 else 1.0
         return -0.5 * np.log(np.maximum(self.variances, smallest) + self.noise)
 
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(mean, directions, log_scales), float32."""
+        return tuple(
+            np.asarray(array, np.float32) for array in (self.mean, self.directions, self.log_scales())
+        )
+
+    def cosines(self, vectors: Float[np.ndarray, "k d"]) -> Float[np.ndarray, "k k"]:
+        """Of the vectors after this whitening."""
+        latent = (vectors - self.mean) @ (self.directions.T * np.exp(self.log_scales()))
+        unit = latent / np.maximum(np.linalg.norm(latent, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        return (unit @ unit.T).astype(np.float32)
+
 
 def starting_arrays(
     config: GlowConfig,
-    init: str,
+    recipe: Recipe,
     spectrum: Any,
-    rows: Float[Array, "n d"],
-    key: Array,
+    vectors: Float[Array, "n d"],
+    deviation: Float[Array, ""],
+    seed: Int[Array, ""],
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """(trained, fixed) arrays of a flow before its first step; pure, so that `vmap` over keys starts many.
+    """(trained, fixed) arrays of a flow before its first step; pure, so that `vmap` over seeds starts many.
 
     Args:
         config: the flow's shape.
-        init: as in `Recipe`.
-        spectrum: (mean, directions, log_scales) as float32 arrays.
-        rows: what the ActNorms are set from.
-        key: random key.
+        recipe: how it is trained.
+        spectrum: `Spectrum.arrays()`.
+        vectors: those it is trained on.
+        deviation: standard deviation of the noise in training.
+        seed: of rotations and weights, and of which vectors the ActNorms are set from.
     """
-    glow = Glow(config, rows.shape[1:], key)
-    if init == "data":
+    weights, order, noise = jax.random.split(jax.random.key(seed), 3)
+    chosen = jax.random.permutation(order, len(vectors))[: recipe.init_rows]
+    rows = vectors[chosen] + deviation * jax.random.normal(noise, (len(chosen), vectors.shape[1]))
+    glow = Glow(config, rows.shape[1:], weights)
+    if recipe.init == "data":
         glow.initialise(rows)
         return arrays_of(glow)
     mean, directions, log_scales = spectrum
@@ -83,9 +101,3 @@ def starting_arrays(
         first.mixing.matrix[...] = jnp.exp(log_scales)[:, None] * directions
     glow.initialise_after_first(rows)
     return arrays_of(glow)
-
-
-def sample_rows(vectors: Any, count: int, noise: float) -> Any:
-    """The first `count` training vectors, which are in random order, with the noise that training adds."""
-    rows = vectors[:count]
-    return rows + np.sqrt(noise, dtype=np.float32) * jax.random.normal(jax.random.key(0), rows.shape)

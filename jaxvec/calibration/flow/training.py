@@ -1,10 +1,11 @@
-"""One epoch of training as one XLA program: steps scanned, seeds vmapped, data on the device."""
+"""A round of training as one XLA program: steps scanned, seeds vmapped, data on the device."""
 
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
@@ -12,7 +13,9 @@ from jaxtyping import Array, Float, Int
 from jaxvec.calibration.flow.arrays import glow_of
 from jaxvec.calibration.flow.glow import GlowConfig, log_density
 from jaxvec.calibration.flow.recipe import Recipe, make_optimizer
+from jaxvec.pooling import normalize
 
+HIGHEST = jax.lax.Precision.HIGHEST
 Arrays = dict[str, Array]
 
 
@@ -22,10 +25,10 @@ class State(NamedTuple):
     Attributes:
         params: what the optimiser moves.
         optimizer: its state.
-        averaged: the exponential average of params, or params.
-        best: averaged parameters of the best epoch by held-out likelihood.
-        best_loss: their held-out loss, bits per dimension.
-        stale: epochs since then.
+        averaged: the exponential average of params.
+        best: averaged parameters of the best round so far; the start, before any.
+        best_loss: their held-out loss, bits per dimension; NaN where nothing is held out.
+        stale: rounds since then.
         seed: of shuffling and noise.
     """
 
@@ -39,18 +42,37 @@ class State(NamedTuple):
 
 
 class Data(NamedTuple):
-    """What all seeds share: training and held-out vectors, and the noise's standard deviation."""
+    """What all seeds share.
 
-    train: Any  # Float[Array, "n d"]
-    held: Any  # Float[Array, "m d"]
-    deviation: Any  # Float[Array, ""]
+    Attributes:
+        train: [n, d].
+        held: [m, d], not trained on.
+        deviation: of the noise that is added to both.
+        watched: some of train, [k, d], whose cosines are watched.
+        cosines: [k, k], theirs after whitening.
+    """
+
+    train: Any
+    held: Any
+    deviation: Any
+    watched: Any
+    cosines: Any
 
 
-def first_state(recipe: Recipe, steps: int, params: Arrays, seed: Array) -> State:
-    """The state before the first step."""
+class Losses(NamedTuple):
+    """Of one round: batches' [seeds, steps] and held-out [seeds] bits per dimension, and drift [seeds]."""
+
+    train: Any
+    held: Any
+    drift: Any
+
+
+def first_state(config: GlowConfig, recipe: Recipe, steps: int, data: Data, start: Any, seed: Array) -> State:
+    """The state before the first of so many steps; `start` is what `starting_arrays` gives."""
+    params, fixed = start
     optimizer = make_optimizer(recipe, steps).init(params)
-    zero = jnp.zeros((), jnp.int32)
-    state = State(params, optimizer, params, params, jnp.array(jnp.inf, jnp.float32), zero, seed)
+    loss = held_out_loss(config, params | fixed, data)
+    state = State(params, optimizer, params, params, loss, jnp.zeros((), jnp.int32), seed)
     return jax.tree.map(jnp.copy, state)  # its buffers are donated, so none may be there twice
 
 
@@ -61,49 +83,66 @@ def mean_loss(config: GlowConfig, arrays: Arrays, batch: Float[Array, "n d"]) ->
     return -jnp.mean(jax.vmap(log_density)(z, log_det)) / (jnp.log(2.0) * batch.shape[1])
 
 
-@partial(jax.jit, static_argnames=("config", "recipe", "steps_an_epoch", "mesh"), donate_argnums=0)
-def train_epoch(
+def held_out_loss(config: GlowConfig, arrays: Arrays, data: Data) -> Float[Array, ""]:
+    """`mean_loss` of the held-out vectors, always with the same noise; NaN where there are none."""
+    if not len(data.held):
+        return jnp.array(jnp.nan, jnp.float32)
+    noise = jax.random.normal(jax.random.key(1), data.held.shape)
+    return mean_loss(config, arrays, data.held + data.deviation * noise)
+
+
+def similarity_drift(config: GlowConfig, arrays: Arrays, data: Data) -> Float[Array, ""]:
+    """1 − the correlation between the watched vectors' cosines, all pairs, and those after whitening."""
+    glow = glow_of(config, data.watched.shape[1:], arrays)
+    z, _ = jax.vmap(glow.transform_and_log_det)(data.watched)
+    unit = normalize(z)
+    cosines = jnp.matmul(unit, unit.T, precision=HIGHEST)
+    first, second = jnp.triu_indices(len(z), 1)
+    return 1 - jnp.corrcoef(cosines[first, second], data.cosines[first, second])[0, 1]
+
+
+@partial(jax.jit, static_argnames=("config", "recipe", "rounds", "steps", "mesh"), donate_argnums=0)
+def train_round(
     states: State,
     fixed: Arrays,
     data: Data,
-    epoch: Int[Array, ""],
+    number: Int[Array | np.ndarray, ""],
     *,
     config: GlowConfig,
     recipe: Recipe,
-    steps_an_epoch: int,
+    rounds: int,
+    steps: int,
     mesh: Mesh | None,
-) -> tuple[State, Array, Array]:
-    """Trains every seed for one epoch; a seed that has run out of patience stays as it is.
+) -> tuple[State, Losses]:
+    """Trains every seed for one round, a part of an epoch; a seed that has stopped stays as it is.
 
     Args:
         states: stacked over seeds; donated.
         fixed: the arrays that are not trained, stacked over seeds.
         data: shared by all seeds.
-        epoch: its number, from 0.
+        number: of the round, from 0 over all epochs.
         config: the flows' shape.
         recipe: how they are trained.
-        steps_an_epoch: whole batches in the training vectors.
+        rounds: of an epoch.
+        steps: of a round.
         mesh: devices over which the rows of a batch are split; None for one device.
-
-    Returns:
-        (states, losses [seeds, steps] of the training batches, held-out losses [seeds]), bits per dimension;
-        the latter are NaN where nothing is held out.
     """
-    optimizer = make_optimizer(recipe, recipe.epochs * steps_an_epoch)
+    optimizer = make_optimizer(recipe, recipe.epochs * rounds * steps)
+    patience = recipe.patience * rounds
 
-    def one_seed(state: State, fixed: Arrays) -> tuple[State, Array, Array]:
-        shuffle, noise = jax.random.split(jax.random.fold_in(jax.random.key(state.seed), epoch))
-        order = jax.random.permutation(shuffle, len(data.train))
-        order = order[: steps_an_epoch * recipe.batch_size].reshape(steps_an_epoch, recipe.batch_size)
+    def one_seed(state: State, fixed: Arrays) -> tuple[State, Losses]:
+        shuffle, noise = jax.random.split(jax.random.key(state.seed))
+        order = jax.random.permutation(jax.random.fold_in(shuffle, number // rounds), len(data.train))
+        order = order[: rounds * steps * recipe.batch_size].reshape(rounds, steps, recipe.batch_size)
+        noises = jax.random.split(jax.random.fold_in(noise, number), steps)
 
         def step(carry: Any, inputs: Any) -> tuple[Any, Array]:
             params, optimizer_state, averaged = carry
-            rows, number = inputs
+            rows, key = inputs
             batch = data.train[rows]
             if mesh is not None:
                 batch = jax.lax.with_sharding_constraint(batch, NamedSharding(mesh, PartitionSpec("rows")))
             if recipe.noise != 0:
-                key = jax.random.fold_in(noise, number)
                 batch += data.deviation * jax.random.normal(key, batch.shape)
             loss, gradients = jax.value_and_grad(lambda p: mean_loss(config, p | fixed, batch))(params)
             updates, optimizer_state = optimizer.update(gradients, optimizer_state, params)
@@ -112,21 +151,19 @@ def train_epoch(
             return (params, optimizer_state, averaged), loss
 
         carry = (state.params, state.optimizer, state.averaged)
-        carry, losses = jax.lax.scan(step, carry, (order, jnp.arange(steps_an_epoch)))
-        if not len(data.held):
-            return (
-                State(*carry, carry[2], state.best_loss, state.stale, state.seed),
-                losses,
-                jnp.array(jnp.nan),
-            )
-        held = data.held + data.deviation * jax.random.normal(jax.random.key(1), data.held.shape)
-        held_loss = mean_loss(config, carry[2] | fixed, held)
-        better = held_loss < state.best_loss
-        best = jax.tree.map(partial(jnp.where, better), carry[2], state.best)
-        stale = jnp.where(better, 0, state.stale + 1)
-        new = State(*carry, best, jnp.minimum(held_loss, state.best_loss), stale, state.seed)
-        going = state.stale < recipe.patience
-        new = jax.tree.map(partial(jnp.where, going), new, state)
-        return new, losses, held_loss
+        carry, losses = jax.lax.scan(step, carry, (order[number % rounds], noises))
+        averaged = carry[2]
+        held = held_out_loss(config, averaged | fixed, data)
+        inside, drift = jnp.array(True), jnp.array(jnp.nan, jnp.float32)
+        if recipe.init == "whitening":
+            drift = similarity_drift(config, averaged | fixed, data)
+            inside = drift <= recipe.drift
+        better = inside & (held < state.best_loss) if len(data.held) else inside
+        best = jax.tree.map(partial(jnp.where, better), averaged, state.best)
+        best_loss = jnp.where(better, held, state.best_loss)
+        stale = jnp.where(inside, jnp.where(better, 0, state.stale + 1), patience)
+        new = State(*carry, best, best_loss, stale, state.seed)
+        new = jax.tree.map(partial(jnp.where, state.stale < patience), new, state)
+        return new, Losses(losses, held, drift)
 
     return jax.vmap(one_seed)(states, fixed)
