@@ -23,6 +23,7 @@ from jaxvec.cli.options import say
 from jaxvec.errors import InputError
 
 TABLES = (
+    "bert_flow_table1",
     "bert_flow_table2",
     "bert_flow_table4",
     "bert_flow_table5",

@@ -1,6 +1,7 @@
 """Every sentence once through the encoder, for all tasks, poolings and layers at a time."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -10,7 +11,8 @@ from jaxtyping import Float, Int
 
 from jaxvec.encoder import SentenceEncoder
 from jaxvec.errors import InputError
-from jaxvec.forward import make_choices_apply
+from jaxvec.forward import Apply, make_choices_apply
+from jaxvec.models.config import EncoderConfig
 from jaxvec.pipeline import Pipeline, local_rows, replicate
 from jaxvec.pooling import POOLINGS, resolve_layers
 
@@ -104,5 +106,10 @@ def _pipeline(encoder: SentenceEncoder, choices: Sequence[Choice]) -> Pipeline:
     params = {"encoder": encoder.weights.placed}
     if encoder.token_weights is not None:
         params["token_weights"] = replicate(encoder.token_weights, rows)
-    apply = jax.jit(make_choices_apply(encoder.config, choices, jnp.dtype(encoder.dtype)))
+    apply = _compiled(encoder.config, tuple(choices), encoder.dtype)
     return Pipeline(encoder.tokenizer, apply, params, rows)
+
+
+@lru_cache(maxsize=8)
+def _compiled(config: EncoderConfig, choices: tuple[Choice, ...], dtype: str) -> Apply:
+    return jax.jit(make_choices_apply(config, choices, jnp.dtype(dtype)))
