@@ -9,34 +9,30 @@ without their scores, as in the papers. Some 30 s on two CPU cores.
 
 import os
 import sys
-from pathlib import Path
 
 import matplotlib
 import numpy as np
-from scipy.stats import spearmanr
 
 import jaxvec
+from jaxvec.evaluation.metrics import cosine, spearman
+from jaxvec.evaluation.readers import read_task
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-rows = [
-    line.split("\t")
-    for line in (Path(os.environ["JAXVEC_DATA"]) / "STSB/sts-test.csv").read_text("utf-8").split("\n")
-    if line
-]
-gold = np.array([float(row[4]) for row in rows])
+task = read_task("stsb", os.environ["JAXVEC_DATA"])
+gold = task.scores
 encoder = jaxvec.SentenceEncoder.load(layers=4, dtype="float32")
-vectors = encoder.encode([row[5] for row in rows] + [row[6] for row in rows])
+vectors = encoder.encode(task.sentences)
 whiten = jaxvec.whitening(jaxvec.Moments.of(vectors), dim=128)
 
 
 def cosines(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Cosines of the scored pairs, and of all pairs of unrelated first sentences."""
-    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-    first, second = np.split(unit, 2)
-    every = (first @ first.T)[np.triu_indices(len(first), 1)]
-    return (first * second).sum(1), every
+    first, second = np.split(x, 2)
+    unit = first / np.linalg.norm(first, axis=1, keepdims=True)
+    every = (unit @ unit.T)[np.triu_indices(len(unit), 1)]
+    return cosine(first, second), every
 
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3), sharey=True, layout="constrained")
@@ -56,7 +52,7 @@ for axis, name, x in (
         label="same meaning (score ≥ 4)",
         **share,
     )
-    axis.set(title=f"{name}: Spearman {spearmanr(pairs, gold)[0]:.3f}", xlabel="cosine", xlim=(-0.6, 1))
+    axis.set(title=f"{name}: Spearman {spearman(pairs, gold):.3f}", xlabel="cosine", xlim=(-0.6, 1))
     axis.spines[["top", "right"]].set_visible(False)
 axes[0].set_ylabel("density")
 axes[0].legend(frameon=False, loc="upper left")
