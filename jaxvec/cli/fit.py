@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from jaxvec.cli import flow as flows
 from jaxvec.cli.options import (
     BatchTokens,
     Column,
@@ -35,6 +36,7 @@ class Method(StrEnum):
     standardize = "standardize"
     remove_components = "remove-components"
     pca = "pca"
+    flow = "flow"
 
 
 def fit(
@@ -59,6 +61,14 @@ def fit(
     center: Annotated[
         bool | None, typer.Option("--center/--no-center", help="remove-components: subtract the mean too.")
     ] = None,
+    preset: flows.Preset = None,
+    levels: flows.Levels = None,
+    depth: flows.Depth = None,
+    epochs: flows.Epochs = None,
+    batch_size: flows.BatchSize = None,
+    learning_rate: flows.LearningRate = None,
+    seed: flows.Seed = None,
+    checkpoint: flows.Checkpoint = None,
     model: Model = "all-MiniLM-L6-v2",
     pooling: Pooling = None,
     layers: Layers = None,
@@ -84,11 +94,22 @@ def fit(
 
     with suppress(TypeError, ValueError):
         shrinkage = float(shrinkage)
+    trained_by = {
+        "preset": preset,
+        "levels": levels,
+        "depth": depth,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "seed": seed,
+        "checkpoint": checkpoint,
+    }
     solvers = {
         Method.whitening: (affine.whitening, ("dim", "shrinkage", "power", "zca", "rtol")),
         Method.standardize: (affine.standardize, ()),
         Method.remove_components: (affine.remove_components, ("k", "center")),
         Method.pca: (affine.pca, ("dim",)),
+        Method.flow: (None, tuple(trained_by)),
     }
     solve, accepted = solvers[method]
     asked = {
@@ -99,6 +120,7 @@ def fit(
         "rtol": rtol,
         "k": k,
         "center": center,
+        **trained_by,
     }
     asked = {name: value for name, value in asked.items() if value is not None}
     if method is Method.remove_components:
@@ -108,6 +130,15 @@ def fit(
             f"{method} takes no option {', '.join(foreign)}; it takes {', '.join(accepted) or 'none'}"
         )
 
+    if method is Method.flow:
+        load = {
+            "model": model,
+            "pooling": pooling,
+            "layers": layers,
+            "dtype": dtype,
+            "max_length": max_length,
+        }
+        return flows.fit_flow(text, output, asked, load, column, errors, batch_tokens, as_json)
     sentences = read_sentences(text, column, errors)
     atomic_folder(output)  # refuses a path that cannot be written before any work is done
     weights = None
