@@ -20,7 +20,7 @@ from jaxvec.calibration.folder import write_calibration
 from jaxvec.calibration.moments import Moments
 from jaxvec.errors import InputError
 from jaxvec.forward import Apply, make_apply
-from jaxvec.loading import load_model, model_fingerprint
+from jaxvec.loading import load_model, model_fingerprint, multiplies_bfloat16
 from jaxvec.models.config import EncoderConfig
 from jaxvec.models.sources import BUNDLED
 from jaxvec.packing import Packing
@@ -148,7 +148,7 @@ class SentenceEncoder:
         >>> jax.jit(apply)(params, packing.batches[0]).shape, packing.indices[0][:3]
         ((8, 384), array([ 0,  1, -1]))
         """
-        return self._apply(self._normalizes(normalize)), self.params
+        return self._apply(self._normalizes(normalize), self.dtype), self.params
 
     def pack(self, sentences: Sentences, batch_tokens: int | None = None) -> Packing:
         """Tokenises and packs: the batches that `function()` takes, and where each vector belongs."""
@@ -219,8 +219,8 @@ class SentenceEncoder:
         2
         """
         moments = Moments.empty(self.dim)
-        for _, moments in self._running_moments(sentences, moments, batch_tokens, tick, stacklevel=4):
-            pass
+        for _, latest in self._running_moments(sentences, moments, batch_tokens, tick, stacklevel=4):
+            moments = latest
         return moments
 
     def running_moments(
@@ -331,19 +331,21 @@ class SentenceEncoder:
             return {"encoder": self.weights.placed, **replicate(self._own_params, rows)}, rows
 
     @cached_property
-    def _apply(self) -> Callable[[bool], Apply]:
-        def make(normalizes: bool) -> Apply:
+    def _apply(self) -> Callable[[bool, str], Apply]:
+        def make(normalizes: bool, dtype: str) -> Apply:
             calibrate = None if self.calibration is None else partial(_calibrate, self.calibration.spec())
-            return make_apply(
-                self.config, self.pooling, self.layers, jnp.dtype(self.dtype), calibrate, normalizes
-            )
+            return make_apply(self.config, self.pooling, self.layers, jnp.dtype(dtype), calibrate, normalizes)
 
         return cache(make)
 
     @cached_property
     def _pipelines(self) -> Callable[[bool], Pipeline]:
+        # Without bfloat16 units its products are emulated, at half the speed of float32: there only weights are bfloat16.
+        dtype = self.dtype if multiplies_bfloat16() else "float32"
         return cache(
-            lambda normalizes: Pipeline(self.tokenizer, jax.jit(self._apply(normalizes)), *self._placed)
+            lambda normalizes: Pipeline(
+                self.tokenizer, jax.jit(self._apply(normalizes, dtype)), *self._placed
+            )
         )
 
     def _pipeline(self, normalize: Any) -> Pipeline:

@@ -153,12 +153,18 @@ def _check_token_weights(weights: Any, pooling: str, vocab_size: int) -> Any:
     return jnp.asarray(array, jnp.float32)
 
 
-def _auto_dtype() -> str:
-    """bfloat16 on accelerators and on CPUs with bfloat16 matrix units; float32 elsewhere."""
+def multiplies_bfloat16() -> bool:
+    """Whether this hardware multiplies bfloat16 faster than float32: accelerators, and CPUs with matrix units.
+
+    The dot products of AVX-512 alone (avx512_bf16) are slower than its float32 ones: 70 against 139 GFLOP/s a core.
+    """
     if jax.default_backend() != "cpu":
-        return "bfloat16"
+        return True
     try:
-        flags = Path("/proc/cpuinfo").read_text()
+        return "amx_bf16" in Path("/proc/cpuinfo").read_text()
     except OSError:
-        return "float32"
-    return "bfloat16" if "amx_bf16" in flags or "avx512_bf16" in flags else "float32"
+        return False
+
+
+def _auto_dtype() -> str:
+    return "bfloat16" if multiplies_bfloat16() else "float32"

@@ -108,7 +108,14 @@ def meet(name: str) -> None:
 
     if global_state.client is not None:
         # A collective would do it too, but those give up on a slow process after minutes.
-        global_state.client.wait_at_barrier(f"jaxvec {name}", int(_PATIENCE.total_seconds() * 1000))
+        try:
+            global_state.client.wait_at_barrier(f"jaxvec {name}", int(_PATIENCE.total_seconds() * 1000))
+        except Exception as error:  # the library's own type, which differs between versions
+            reason = str(error).splitlines()[0]
+            raise InputError(
+                f"another process of this job died or failed ({reason}); see its output, then start all of them again: "
+                "they go on with what is finished"
+            ) from None
 
 
 def _number(given: int | None, variable: str) -> int | None:

@@ -106,7 +106,8 @@ def test_a_process_that_dies_ends_the_others_and_a_rerun_goes_on(tmp_path, bert_
     _, said = running[1 - dies].communicate(timeout=60)
     assert time.monotonic() - died < 60
     assert running[1 - dies].returncode != 0
-    assert "another task died" in said or "leader task was preempted/died" in said
+    # Noticed by JAX's own watch or, while it waits for the others, by the barrier.
+    assert any(words in said for words in ("another task died", "another process of this job died")), said
     running[dies].communicate()
     finished = encode_to(tmp_path / "folder", SentenceEncoder.load(bert_folder), texts)
     assert finished.complete
