@@ -4,6 +4,7 @@ import io
 import signal
 import sys
 import warnings
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,8 +15,10 @@ from jaxvec.cli.evaluate import app as evaluate
 from jaxvec.cli.export import export
 from jaxvec.cli.fit import fit
 from jaxvec.cli.index import add, index, remove
+from jaxvec.cli.inspect import inspect
 from jaxvec.cli.options import say
 from jaxvec.cli.search import cluster, dedupe, handover, search
+from jaxvec.cli.warmup import warmup
 from jaxvec.errors import InputError
 
 app = typer.Typer(
@@ -30,6 +33,7 @@ app.command()(encode)
 app.command(no_args_is_help=True)(fit)
 app.command(no_args_is_help=True)(export)
 app.add_typer(evaluate, name="eval")
+app.command(no_args_is_help=True)(inspect)
 app.command(no_args_is_help=True)(index)
 app.command(no_args_is_help=True)(search)
 app.command(no_args_is_help=True)(add)
@@ -37,6 +41,7 @@ app.command(no_args_is_help=True)(remove)
 app.command(no_args_is_help=True)(cluster)
 app.command(no_args_is_help=True)(dedupe)
 app.command(no_args_is_help=True)(handover)
+app.command(no_args_is_help=True)(warmup)
 app.command()(demo)
 
 
@@ -68,7 +73,20 @@ def main() -> None:
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    compile_cache: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that keeps compiled programs for later runs; also JAX_COMPILATION_CACHE_DIR.",
+        ),
+    ] = None,
+) -> None:
+    if compile_cache is not None:
+        import jax
+
+        jax.config.update("jax_compilation_cache_dir", str(compile_cache))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     if version:
         from jaxvec import __version__
 

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxvec.calibration.affine import RTOL
 from jaxvec.calibration.moments import Moments
 from jaxvec.encoder import SentenceEncoder
 from jaxvec.errors import InputError
 from jaxvec.evaluation.corrections import RAW, Sample, parse_correction
 from jaxvec.evaluation.encoding import Choice, EncodedTexts, make_choice
-from jaxvec.evaluation.isotropy import mean_cosine
+from jaxvec.evaluation.isotropy import mean_cosine, spectrum
 from jaxvec.pooling import normalize
 
 NARROW_CONE = 0.25  # mean cosine from which on vectors are calibrated at all
@@ -67,14 +68,14 @@ def candidate_layers(num_layers: int) -> list[tuple[int, ...]]:
     )
 
 
-def candidate_calibrations(dim: int) -> list[str]:
-    """Raw, standardised, 1, 3 or 5 components removed, and whitened to several widths.
+def candidate_calibrations(rank: int) -> list[str]:
+    """Raw, standardised, 1, 3 or 5 components removed, and whitened to several widths below the rank.
 
     >>> candidate_calibrations(200)[-3:]
     ['whitening', 'whitening:128', 'whitening:64']
     """
-    narrower = [f"whitening:{k}" for k in (512, 256, 128, 64) if k < dim]
-    removed = [f"remove-components:{k}" for k in (1, 3, 5) if k < dim]
+    narrower = [f"whitening:{k}" for k in (512, 256, 128, 64) if k < rank]
+    removed = [f"remove-components:{k}" for k in (1, 3, 5) if k < rank]
     return [RAW, "standardize", *removed, "whitening", *narrower]
 
 
@@ -191,7 +192,9 @@ def choose_encoded(encoded: EncodedTexts, choices: Sequence[Choice], texts: Corp
     sample = Sample(vectors)
     step = max(1, len(vectors) // HALVED)
     scores, dims = {}, {}
-    for name in candidate_calibrations(vectors.shape[1]) if cone >= NARROW_CONE else [RAW]:
+    variances = spectrum(sample.moments)
+    rank = int((variances > RTOL * variances[0]).sum())
+    for name in candidate_calibrations(rank) if cone >= NARROW_CONE else [RAW]:
         fitted = parse_correction(name).fit(sample)
         few = vectors[::step] if fitted is None else np.asarray(fitted(vectors[::step]))
         scores[name] = reciprocal_rank(best, fitted, alternating) * cosine_kurtosis(few) ** 0.5

@@ -10,8 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Real
 
-from jaxvec.calibration.affine import pca
-from jaxvec.calibration.moments import Moments
 from jaxvec.errors import InputError
 from jaxvec.evaluation.metrics import spearman
 from jaxvec.pooling import normalize
@@ -46,9 +44,8 @@ def save_figure(figure: Any, path: str | Path) -> None:
     Raises:
         InputError: another ending, or the file cannot be written.
     """
+    check_figure(path)
     kind = Path(path).suffix.lower().removeprefix(".")
-    if kind not in ("png", "pdf", "svg"):
-        raise InputError(f"{path}: cannot tell the format; expected a name ending in .png, .pdf or .svg")
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         # Sentences may hold letters that the font lacks; boxes in their place are no reason to fail.
@@ -57,7 +54,16 @@ def save_figure(figure: Any, path: str | Path) -> None:
     atomic_write_bytes(path, buffer.getvalue())
 
 
-def draw_spectrum(axis: Any, spectra: Mapping[str, Float[np.ndarray, " ?d"]]) -> None:
+def check_figure(path: str | Path) -> None:
+    """Refuses a name or a machine that no figure can be written with, before any work is done."""
+    if Path(path).suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise InputError(f"{path}: cannot tell the format; expected a name ending in .png, .pdf or .svg")
+    if not Path(path).parent.is_dir():
+        raise InputError(f"{path}: there is no folder {Path(path).parent}; make it first")
+    new_figure(1, 1)
+
+
+def draw_spectrum(axis: Any, spectra: Mapping[str, Float[np.ndarray, "..."]]) -> None:
     """Variance along each principal direction, as a share of the largest, on a logarithmic axis."""
     for number, (name, variances) in enumerate(spectra.items()):
         share = variances / variances[0] if len(variances) and variances[0] > 0 else variances
@@ -68,7 +74,7 @@ def draw_spectrum(axis: Any, spectra: Mapping[str, Float[np.ndarray, " ?d"]]) ->
     axis.legend(frameon=False)
 
 
-def draw_cosines(axis: Any, vectors: Mapping[str, Float[np.ndarray, "n ?d"]]) -> None:
+def draw_cosines(axis: Any, vectors: Mapping[str, Float[np.ndarray, "..."]]) -> None:
     """Histogram of the cosines of all pairs of rows, one outline for each set of vectors."""
     bins = np.linspace(-1, 1, 101)
     lowest = 0.0
@@ -103,7 +109,8 @@ def all_cosines(vectors: Vectors) -> Float[np.ndarray, " pairs"]:
 def pca_map(vectors: Vectors) -> Float[np.ndarray, "n 2"]:
     """The rows at unit length, projected on their two leading principal components."""
     unit = np.asarray(normalize(jnp.asarray(vectors, jnp.float32)))
-    return np.asarray(pca(Moments.of(unit), dim=2)(unit))
+    centred = unit - unit.mean(axis=0)
+    return centred @ np.linalg.eigh(centred.T @ centred)[1][:, :-3:-1]
 
 
 def tsne_map(vectors: Vectors, seed: int = 0) -> Float[np.ndarray, "n 2"]:
@@ -116,13 +123,17 @@ def tsne_map(vectors: Vectors, seed: int = 0) -> Float[np.ndarray, "n 2"]:
     """
     try:
         from sklearn.manifold import TSNE
+        from threadpoolctl import threadpool_limits
     except ImportError:
         raise InputError("a t-SNE map needs scikit-learn: pip install 'jaxvec[plot]'") from None
     if len(vectors) < 5:
         raise InputError(f"a t-SNE map needs 5 vectors or more; {len(vectors)} came")
     unit = np.asarray(normalize(jnp.asarray(vectors, jnp.float32)))
     perplexity = min(30, (len(unit) - 1) / 3)
-    return TSNE(metric="cosine", perplexity=perplexity, init="random", random_state=seed).fit_transform(unit)
+    model = TSNE(metric="cosine", perplexity=perplexity, init="random", random_state=seed)
+    # Its short parallel loops cost far more than they save where another program uses the cores.
+    with threadpool_limits(limits=1):
+        return model.fit_transform(unit)
 
 
 def draw_map(
