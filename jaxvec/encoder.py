@@ -154,6 +154,18 @@ class SentenceEncoder:
         """Tokenises and packs: the batches that `function()` takes, and where each vector belongs."""
         return self._pipeline(None).prepare(_as_list(sentences), 0, batch_tokens)[0]
 
+    def warm_up(
+        self, *, normalize: bool | None = None, batch_tokens: int | None = None
+    ) -> list[tuple[int, int, int]]:
+        """Compiles the programs that `encode` commonly needs, once; arguments as for `encode`.
+
+        With JAX's persistent compilation cache (`jax_compilation_cache_dir`) later processes read them from there.
+
+        Returns:
+            (rows, length, slots) of every program's batches.
+        """
+        return self._pipeline(normalize).compile_common(batch_tokens)
+
     def encode(
         self,
         sentences: Sentences,

@@ -205,18 +205,40 @@ def _batch_heights(rows: int, length: int, batch_tokens: int, multiple: int) -> 
 
     So few rows that a quarter holds them take one of few smaller heights, weighing padding against calls.
     """
-    full = multiple << max(0, int(math.log2(max(1, batch_tokens // (length * multiple)))))
-    quarter = max(full // 4, multiple)
+    full, quarter, small = _heights(length, batch_tokens, multiple)
     if rows <= quarter:
-        heights = sorted({max(quarter >> power, multiple) for power in (0, 2, 4, 16)})
         per_call = batch_tokens // 8
-        height = min(heights, key=lambda height: -(-rows // height) * (height * length + per_call))
+        height = min(small, key=lambda height: -(-rows // height) * (height * length + per_call))
         return [height] * -(-rows // height)
     fulls, rest = divmod(rows, full)
     quarters = -(-rest // quarter)
     if quarters * quarter == full:
         fulls, quarters = fulls + 1, 0
     return [full] * fulls + [quarter] * quarters
+
+
+def _heights(length: int, batch_tokens: int, multiple: int) -> tuple[int, int, list[int]]:
+    full = multiple << max(0, int(math.log2(max(1, batch_tokens // (length * multiple)))))
+    quarter = max(full // 4, multiple)
+    return full, quarter, sorted({max(quarter >> power, multiple) for power in (0, 2, 4, 16)})
+
+
+def common_shapes(longest: int, batch_tokens: int, row_multiple: int = 1) -> list[tuple[int, int, int]]:
+    """(rows, length, slots) of the batches that most corpora and calls give, for sentences up to `longest` tokens.
+
+    >>> common_shapes(100, batch_tokens=256)
+    [(1, 64, 8), (4, 64, 8), (1, 64, 16), (4, 64, 16), (1, 128, 16), (2, 128, 16)]
+    """
+    top = max(_LONGEST_SHORT_ROW, 1 << (longest - 1).bit_length())
+    lengths = [_LONGEST_SHORT_ROW << power for power in range((top // _LONGEST_SHORT_ROW).bit_length())]
+    shapes = []
+    for length in lengths:
+        full, _, small = _heights(length, batch_tokens, row_multiple)
+        slots = (
+            (8, 16) if length == _LONGEST_SHORT_ROW else (length // 8,)
+        )  # very short sentences fill short rows
+        shapes += [(rows, length, most) for most in slots for rows in sorted({full, *small})]
+    return shapes
 
 
 def _fill_rows(

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from jaxvec.errors import InputError
-from jaxvec.packing import PackedBatch, Packing, pack
+from jaxvec.packing import PackedBatch, Packing, common_shapes, pack
 from jaxvec.tokens import Tokenizer
 
 CHUNK = 16_384  # sentences tokenised and packed together; packing never crosses a chunk
@@ -79,16 +79,30 @@ class Pipeline:
 
     def prepare(self, texts: list[Any], first_row: int, batch_tokens: int | None) -> tuple[Packing, int]:
         """Tokenises and packs; also says how many sentences were cut."""
-        if batch_tokens is None:
-            batch_tokens = _TOKENS_PER_DEVICE.get(jax.default_backend(), 32_768) * self.rows.mesh.size
-        elif (
-            isinstance(batch_tokens, bool)
-            or not isinstance(batch_tokens, int | np.integer)
-            or batch_tokens < 1
-        ):
-            raise InputError(f"batch_tokens is {batch_tokens!r}; expected a positive number of tokens")
+        tokens = self._batch_tokens(batch_tokens)
         ids = self.tokenizer(texts, first_row)
-        return pack(ids, int(batch_tokens), self.rows.mesh.size), ids.truncated
+        return pack(ids, tokens, self.rows.mesh.size), ids.truncated
+
+    def compile_common(self, batch_tokens: int | None) -> list[tuple[int, int, int]]:
+        """Compiles, by running them once, the programs that most corpora need: (rows, length, slots) of each."""
+        shapes = common_shapes(
+            self.tokenizer.max_length, self._batch_tokens(batch_tokens), self.rows.mesh.size
+        )
+        for rows, length, slots in shapes:
+            empty = np.zeros((rows, length), np.int32)
+            self._compute(PackedBatch(empty, empty, empty, empty, slots=slots)).block_until_ready()
+        return shapes
+
+    def _batch_tokens(self, asked: int | None) -> int:
+        if asked is None:
+            return _TOKENS_PER_DEVICE.get(jax.default_backend(), 32_768) * self.rows.mesh.size
+        if isinstance(asked, bool) or not isinstance(asked, int | np.integer) or asked < 1:
+            raise InputError(f"batch_tokens is {asked!r}; expected a positive number of tokens")
+        return int(asked)
+
+    def _compute(self, batch: PackedBatch) -> Array:
+        with jax.set_mesh(self.rows.mesh):  # whatever mesh the caller has set
+            return self.apply(self.params, jax.device_put(batch, self.rows))
 
     def stream(
         self, sentences: Iterable[Any], batch_tokens: int | None, tick: Callable[[int], Any], stacklevel: int
@@ -129,8 +143,7 @@ class Pipeline:
                 preparing = worker.submit(self.prepare, following, row, batch_tokens)
                 sent: list[tuple[Array, np.ndarray]] = []
                 for batch, index in zip(packing.batches, packing.indices, strict=True):
-                    with jax.set_mesh(self.rows.mesh):  # whatever mesh the caller has set
-                        sent.append((self.apply(self.params, jax.device_put(batch, self.rows)), index))
+                    sent.append((self._compute(batch), index))
                     in_flight.append(sent[-1])
                     if len(in_flight) > _IN_FLIGHT:
                         _await(*in_flight.popleft(), tick)
