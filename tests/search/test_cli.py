@@ -13,14 +13,14 @@ from jaxvec import Index, cli
 
 
 @pytest.fixture(scope="module")
-def made(bert_folder, texts, tmp_path_factory):
+def made(model_folder, texts, tmp_path_factory):
     """A corpus file of 60 lines, two of them the same, and an index of it."""
     folder = tmp_path_factory.mktemp("made")
     lines = [*texts[:59], texts[3]]
     (folder / "corpus.txt").write_text("".join(f"{line}\n" for line in lines), newline="")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli.signal, "signal", lambda *_: None)
-        arguments = ["index", bert_folder, folder / "corpus.txt", "-o", folder / "index"]
+        arguments = ["index", model_folder, folder / "corpus.txt", "-o", folder / "index"]
         arguments += ["--calibrate", "whitening", "--dim", 12, "--dtype", "int8"]
         patch.setattr(sys, "argv", ["jaxvec", *map(str, arguments)])
         with suppress(SystemExit):
@@ -86,10 +86,10 @@ def test_on_a_terminal_there_is_a_prompt(run, made, monkeypatch):
     assert out.split()[1] == "8"
 
 
-def test_add_and_remove(run, bert_folder, tmp_path):
+def test_add_and_remove(run, model_folder, tmp_path):
     corpus, folder = tmp_path / "corpus.txt", tmp_path / "index"
     corpus.write_text("it rains\nthe man plays\n")
-    assert run("index", bert_folder, corpus, "-o", folder, "--json")[0] == 0
+    assert run("index", model_folder, corpus, "-o", folder, "--json")[0] == 0
     code, out, _ = run("add", folder, "-", "--json", stdin="the dog\nguitar guitar\n")
     assert (code, json.loads(out)) == (
         0,
@@ -134,7 +134,7 @@ def test_handover(run, made, tmp_path, name):
     assert (tmp_path / name).stat().st_size > 60 * 12 * 4
 
 
-def test_bad_input_ends_with_one_line(run, made, bert_folder, tmp_path):
+def test_bad_input_ends_with_one_line(run, made, model_folder, tmp_path):
     folder = made[0]
     corpus, empty, out = tmp_path / "corpus.txt", tmp_path / "empty.txt", tmp_path / "out"
     corpus.write_text("it rains\n")
@@ -144,12 +144,12 @@ def test_bad_input_ends_with_one_line(run, made, bert_folder, tmp_path):
         (("search", folder, "a", "-k", -1), "k is -1"),
         (("search", folder), "give a query, or -"),
         (("search", tmp_path, "a"), "is not an index"),
-        (("index", bert_folder, empty, "-o", out), "holds no sentences"),
-        (("index", bert_folder, corpus, "-o", folder), "not empty"),
-        (("index", bert_folder, corpus, "-o", out, "--dim", 4), "give it with --calibrate whitening or pca"),
-        (("index", bert_folder, corpus, "-o", out, "--dtype", "int4"), "--dtype is 'int4'"),
-        (("index", bert_folder, corpus, "-o", out, "--metric", "l2"), "--metric is 'l2'"),
-        (("index", bert_folder, corpus, "-o", out, "--calibrate", "magic"), "expected raw, whitening"),
+        (("index", model_folder, empty, "-o", out), "holds no sentences"),
+        (("index", model_folder, corpus, "-o", folder), "not empty"),
+        (("index", model_folder, corpus, "-o", out, "--dim", 4), "give it with --calibrate whitening or pca"),
+        (("index", model_folder, corpus, "-o", out, "--dtype", "int4"), "--dtype is 'int4'"),
+        (("index", model_folder, corpus, "-o", out, "--metric", "l2"), "--metric is 'l2'"),
+        (("index", model_folder, corpus, "-o", out, "--calibrate", "magic"), "expected raw, whitening"),
         (("add", folder, empty), "holds no sentences"),
         (("cluster", folder, "-k", 61), "expected a number of clusters from 1 to 60"),
         (("dedupe", folder, "--threshold", 2), "expected a cosine above 0"),

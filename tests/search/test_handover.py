@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from jaxvec import Index, InputError, Moments, SentenceEncoder, whitening
+from jaxvec import Index, InputError, Moments, whitening
 from jaxvec.search.handover import to_faiss, to_usearch, write_documents, write_faiss, write_usearch
 
 faiss = pytest.importorskip("faiss")
@@ -18,11 +18,6 @@ def one_thread():
     faiss.omp_set_num_threads(1)
     yield
     faiss.omp_set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def encoder(bert_folder):
-    return SentenceEncoder.load(bert_folder)
 
 
 @pytest.fixture(scope="module", params=["cosine", "dot"])
@@ -67,7 +62,9 @@ def test_approximate_indexes_find_nearly_the_same(index, queries):
 
 def test_ivf_pq(encoder, texts, tmp_path):
     documents = [f"{text} {number}" for number, text in enumerate(texts * 2)]
-    index = Index.build(tmp_path / "index", encoder, documents)
+    index = Index.build(
+        tmp_path / "index", encoder, documents, calibrate=lambda v: whitening(Moments.of(v), dim=4)
+    )
     queries = index.vectors[0:50]
     made = to_faiss(index, "ivf-pq")
     faiss.extract_index_ivf(made).nprobe = 10
