@@ -11,9 +11,10 @@ from jaxvec.vectorfiles import atomic_write_bytes
 HEAD = """# Published tables and what jaxvec measures
 
 Written by `python -m experiments`; do not edit. A cell is *published | measured | difference*, Spearman × 100 unless
-the table says otherwise. **Stand-in** rows were run with another model than the published one, where that could not be
-had: their figures show that the method runs and what it does, not that the published figure is reproduced, so no
-difference is given. With a network, the command without `--model` runs the published models.
+the table says otherwise; in brackets the 95 % interval. **Stand-in** rows were run with another model than the published
+one, where that could not be had: they show that the method runs and what it does, not that the published figure is
+reproduced, and their difference is one between models. With a network, the command without `--model` runs the published
+models; no row that is marked so, and none marked "not run", has been run with its own.
 
 """
 
@@ -33,18 +34,26 @@ def write_page(results: Path, page: Path, names: list[str]) -> None:
 def section(name: str, record: dict[str, Any]) -> str:
     """One table with its source, its notes and what was not run."""
     names = ["row", "run with", *(PUBLISHED[c].title if c in PUBLISHED else c for c in record["columns"])]
-    table, notes = [], []
+    table = [
+        [label, _run_with(row), *(_cell(row, column) for column in record["columns"])]
+        for label, row in record["rows"].items()
+    ]
+    notes: dict[str, list[str]] = {}
     for label, row in record["rows"].items():
-        table.append([label, _run_with(row), *(_cell(row, column) for column in record["columns"])])
-        if row["note"]:
-            notes.append(f"- {label}: {row['note']}")
-        notes += [f"- {label}: {reason}" for reason in _reasons(row)]
+        for note in (*([row["note"]] if row["note"] else []), *_reasons(row)):
+            notes.setdefault(note, []).append(label)
     where = record["provenance"]
     foot = f"jaxvec {where['jaxvec']}, jax {where['jax']}, {where['device']}."
     lines = [f"## {record['title']}", f"`{name}` · {record['source']}", markdown(names, table)]
     if notes:
-        lines.append("\n".join(dict.fromkeys(notes)))
+        lines.append("\n".join(f"- {note} ({_named(rows, len(table))})" for note, rows in notes.items()))
     return "\n\n".join([*lines, foot]) + "\n\n"
+
+
+def _named(labels: list[str], every: int) -> str:
+    if len(labels) > 3:
+        return f"{len(labels)} of {every} rows"
+    return "; ".join(labels)
 
 
 def _run_with(row: dict[str, Any]) -> str:
@@ -69,7 +78,7 @@ def _cell(row: dict[str, Any], column: str) -> str:
     text = f"{left} · {cell['measured']:.2f}"
     if cell.get("interval") and cell["interval"][0] is not None:
         text += f" [{cell['interval'][0]:.1f}, {cell['interval'][1]:.1f}]"
-    if published is not None and "stand_in" not in row["settings"] and "task" not in cell:
+    if published is not None:
         text += f" · {cell['measured'] - published:+.2f}"
     return text
 
@@ -80,7 +89,7 @@ def _reasons(row: dict[str, Any]) -> list[str]:
     for column, cell in row["cells"].items():
         title = PUBLISHED[column].title if column in PUBLISHED else column
         if "reason" in cell:
-            found.setdefault(f"not run: {cell['reason']}", []).append(title)
+            found.setdefault(f"not run: {cell['reason'].partition(': looked')[0]}", []).append(title)
         if "task" in cell:
             found.setdefault(f"{PUBLISHED[cell['task']].title} in place of it", []).append(title)
-    return [f"{', '.join(columns)} {reason}" for reason, columns in found.items()]
+    return [f"{', '.join(columns)}: {reason}" for reason, columns in found.items()]

@@ -73,6 +73,7 @@ def run_tables(tables: Mapping[str, Table], setup: Setup) -> list[Run]:
     models = {(row.model, run.table.max_length) for run in runs for row in run.table.rows if row.model}
     for name, max_length in sorted(models):
         own = [run for run in runs if run.table.max_length == max_length]
+        _share(runs)
         try:
             setup.model(name).encoder(max_length)
         except InputError as error:
@@ -86,6 +87,23 @@ def run_tables(tables: Mapping[str, Table], setup: Setup) -> list[Run]:
         for run in own:
             run.save()
     return runs
+
+
+def _share(runs: list[Run]) -> None:
+    """Rows of equal settings have equal figures: one stand-in may stand for two models, and tables share rows."""
+    known: dict[tuple[str, str], dict[str, Any]] = {}
+    for share in (False, True):
+        for run in runs:
+            for row in run.table.rows:
+                settings, cells = run.rows[row.label]["settings"], run.rows[row.label]["cells"]
+                if settings is None or "stand_in" not in settings or run.table.measure is not None:
+                    continue
+                same = json.dumps({key: value for key, value in settings.items() if key != "model"})
+                for column in run.missing(row) if share else cells:
+                    if share and (same, column) in known:
+                        run.put(row, column, known[same, column])
+                    elif not share and "measured" in cells[column]:
+                        known[same, column] = cells[column]
 
 
 def _run_scores(runs: list[Run], model: Model, setup: Setup) -> None:
@@ -149,8 +167,13 @@ def _run_measures(runs: list[Run], model: Model, setup: Setup) -> None:
 
 
 def _refuse(run: Run, row: Row, columns: Iterable[str], reason: str) -> None:
+    # Results are kept and shown: where things lie on one machine is nobody else's concern.
+    reason = reason.replace(str(run.setup.data), "DATA")
+    for model in run.setup.models.values():
+        if model.folder is not None:
+            reason = reason.replace(model.folder, Path(model.folder).name)
     for column in columns:
-        run.put(row, column, {"reason": reason.replace(str(run.setup.data), "the data folder")})
+        run.put(row, column, {"reason": reason})
 
 
 def _rows(runs: Iterable[Run], model: str) -> Iterable[tuple[Run, Row]]:

@@ -67,7 +67,7 @@ def test_what_can_be_run_is_and_the_rest_says_why(setup, tmp_path, monkeypatch):
         "published": {"bq": 20.0}, "note": "not of a family that jaxvec reads", "settings": None, "cells": {}
     }  # fmt: skip
     assert "no such folder" in rows["away"]["cells"]["bq"]["reason"]
-    assert str(tmp_path / "data") not in json.dumps(record)
+    assert str(tmp_path) not in json.dumps(record)
 
     page = tmp_path / "RESULTS.md"
     results_page.write_page(tmp_path / "results", page, ["tiny", "later"])
