@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 import jaxvec
+from jaxvec.calibration.affine import whitening
 from jaxvec.evaluation.choose import CorpusTexts, candidate_calibrations, candidate_layers, choose_encoded
 from jaxvec.evaluation.corrections import Sample, parse_correction
 from jaxvec.evaluation.encoding import EncodedTexts, make_choice
-from jaxvec.evaluation.isotropy import spectrum
 from jaxvec.evaluation.metrics import cosine, spearman
 from jaxvec.evaluation.readers import read_task
 from jaxvec.evaluation.tasks import ENGLISH
@@ -49,10 +49,14 @@ def measure(encoder: jaxvec.SentenceEncoder, blocks: int, task: str, data: str, 
     for choice in choices:
         vectors = encoded.vectors(choice, [*first, *second])
         sample = Sample(vectors)
-        variances = spectrum(sample.moments)
-        for name in candidate_calibrations(int((variances > 1e-6 * variances[0]).sum())):
-            fitted = parse_correction(name).fit(sample)
-            calibrated = vectors if fitted is None else np.asarray(fitted(vectors))
+        white = np.asarray(whitening(sample.moments)(vectors))
+        for name in candidate_calibrations(white.shape[1]):
+            kind, _, width = name.partition(":")
+            if kind == "whitening":  # narrower ones are its leading columns
+                calibrated = white[:, : int(width or white.shape[1])]
+            else:
+                fitted = parse_correction(name).fit(sample)
+                calibrated = vectors if fitted is None else np.asarray(fitted(vectors))
             table[",".join(map(str, choice[1])), name] = spearman(cosine(*np.split(calibrated, 2)), gold)
     best = max(table, key=table.__getitem__)
     chosen = ",".join(map(str, found.layers)), found.calibration

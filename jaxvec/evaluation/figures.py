@@ -88,7 +88,7 @@ def draw_cosines(axis: Any, vectors: Mapping[str, Float[np.ndarray, "..."]]) -> 
             density=True,
             histtype="stepfilled" if number == 0 else "step",
             facecolor="0.85" if number == 0 else "none",
-            label=f"{name}: mean {cosines.mean():.2f}",
+            label=f"{name}: mean {round(float(cosines.mean()), 2) + 0.0:.2f}",  # no −0.00
             **style,
         )
     axis.set(
@@ -96,6 +96,7 @@ def draw_cosines(axis: Any, vectors: Mapping[str, Float[np.ndarray, "..."]]) -> 
         ylabel="density",
         title="cosines of all pairs",
         xlim=(max(-1, lowest - 0.1), 1),
+        ylim=(0, axis.get_ylim()[1] * (1.1 + 0.1 * len(vectors))),  # room for the legend
     )
     axis.legend(frameon=False)
 
@@ -156,7 +157,9 @@ def draw_map(
 
 def draw_against(axis: Any, similarities: Values, others: Values, name: str, title: str = "cosine") -> None:
     """Similarities against gold scores or edit distances, as shaded hexagons, with Spearman's ρ."""
-    axis.hexbin(np.asarray(others), np.asarray(similarities), gridsize=28, cmap="Greys", mincnt=1, bins="log")
+    cells = {"gridsize": 28, "cmap": "Greys", "mincnt": 1, "bins": "log"}
+    # A single pair is the lightest shade, white: its outline shows it.
+    axis.hexbin(np.asarray(others), np.asarray(similarities), edgecolors="0.7", linewidths=0.3, **cells)
     rho = spearman(similarities, others)
     axis.set(xlabel=name, ylabel="cosine", title=f"{title}: Spearman {rho:.3f}")
 
