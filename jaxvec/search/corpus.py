@@ -15,10 +15,14 @@ from jaxvec.pipeline import local_rows
 from jaxvec.search.storage import STORAGE, quantize, unit_rows
 from jaxvec.search.topk import Best, merged, nothing_yet, sharded_top_k
 
-BLOCK_BYTES = 64 * 2**20  # of float32 rows scored at a time, on all devices together
-QUERIES = (1, 8, 64, 256)  # queries scored at a time: few sizes, few programs
+# On a CPU the scores of a block stay below what malloc takes from the kernel afresh each time: half of the time went there.
+BLOCK_BYTES = {
+    "cpu": 16 * 2**20
+}  # of float32 rows scored at a time, on all devices together; elsewhere 256 MiB
+QUERIES = {"cpu": 128}  # scored at a time; elsewhere 1,024
 METRICS = ("cosine", "dot")
 _IN_FLIGHT = 2  # blocks sent ahead
+_RESCORED = 256  # queries whose candidates are in memory together
 
 
 @runtime_checkable
@@ -187,8 +191,8 @@ class Corpus:
     def _rescore(self, queries: np.ndarray, found: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         scores, indices = np.empty((len(found), k), np.float32), np.empty((len(found), k), np.int32)
         found = np.sort(found, axis=1)
-        for start in range(0, len(found), QUERIES[-1]):
-            part = slice(start, start + QUERIES[-1])
+        for start in range(0, len(found), _RESCORED):
+            part = slice(start, start + _RESCORED)
             candidates = np.asarray(self.vectors[found[part].ravel()], np.float32)
             if self.metric == "cosine" and not self.unit:
                 candidates = unit_rows(candidates)
@@ -247,14 +251,16 @@ def check_count(k: Any) -> None:
 
 def _block_rows(n: int, dim: int, devices: int) -> int:
     """Rows that a device takes at a time: a power of two, so that few shapes occur."""
-    most = max(64, BLOCK_BYTES // (4 * dim * devices))
+    most = max(64, BLOCK_BYTES.get(jax.default_backend(), 256 * 2**20) // (4 * dim * devices))
     return min(1 << max(6, (-(-n // devices) - 1).bit_length()), 1 << (most.bit_length() - 1))
 
 
 def _query_parts(queries: np.ndarray) -> Iterator[np.ndarray]:
-    for start in range(0, len(queries), QUERIES[-1]):
-        part = queries[start : start + QUERIES[-1]]
-        yield _padded(part, next(size for size in QUERIES if size >= len(part)))
+    most = QUERIES.get(jax.default_backend(), 1_024)
+    for start in range(0, len(queries), most):
+        part = queries[start : start + most]
+        # Few sizes, few programs.
+        yield _padded(part, next(size for size in (1, 8, 32, most) if size >= len(part)))
 
 
 def _padded(rows: Any, size: int) -> Any:

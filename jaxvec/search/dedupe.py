@@ -20,7 +20,7 @@ SLACK = 1e-5  # more than float32 scores of unit vectors differ by
 def near_duplicates(vectors: Rows, threshold: float = 0.95) -> Iterator[tuple[int, int, float]]:
     """Yields (i, j, cosine), i < j, for every pair whose cosine is at least `threshold`, in the order of (i, j).
 
-    Every pair is looked at: n² / 2 products on the devices, in bounded memory. Only where the best of 64
+    Every pair is looked at: n² / 2 products on the devices, in bounded memory. Only where the best of 32
     neighbouring scores reaches the threshold does anything come back to be looked at one by one.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float
 
-GROUP = 64  # scores under one maximum
+GROUP = 32  # scores under one maximum
 HIGHEST = jax.lax.Precision.HIGHEST
 
 Best = tuple[Array, Array]  # (float32 scores, int32 indices), both [devices, q, k], best first
@@ -26,7 +26,7 @@ def block_top_k(
 ) -> tuple[Any, Any]:
     """The k best of what has been seen and one more block of rows; pure, for one device.
 
-    `lax.top_k` over a long row costs as much as the product that made it. Scores are therefore grouped by 64
+    `lax.top_k` over a long row costs as much as the product that made it. Scores are therefore grouped by 32
     consecutive rows: the k best groups by their maxima hold the k best scores (a score outside them is beaten by
     k maxima, or equalled by those of earlier groups), and only these are ranked one by one. That also holds with
     ties, which the lower index wins: groups are taken in ascending order, and what was seen before comes first.
