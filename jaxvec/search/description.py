@@ -11,7 +11,7 @@ import numpy as np
 from jaxvec.encoder import SentenceEncoder
 from jaxvec.errors import InputError
 
-META, FORMAT_VERSION = "index.json", 1
+META, ENCODER, FORMAT_VERSION = "index.json", "encoder", 1
 _SAME = ("fingerprint", "pooling", "layers", "calibration")
 
 
@@ -34,6 +34,18 @@ def encoder_facts(encoder: SentenceEncoder) -> dict[str, Any]:
     }
 
 
+def load_encoder(folder: Path, facts: dict[str, Any]) -> SentenceEncoder:
+    """The encoder of these facts, with the calibration that the index keeps."""
+    if (folder / ENCODER).is_dir():
+        return SentenceEncoder.load(folder / ENCODER, max_length=facts["max_length"])
+    return SentenceEncoder.load(
+        facts["model"],
+        pooling=facts["pooling"],
+        layers=tuple(facts["layers"]),
+        max_length=facts["max_length"],
+    )
+
+
 def refuse_other_encoder(folder: Path, then: dict[str, Any], encoder: SentenceEncoder) -> None:
     """Refuses an encoder that is not the one of these facts, naming what differs."""
     now = encoder_facts(encoder)
@@ -47,7 +59,7 @@ def refuse_other_encoder(folder: Path, then: dict[str, Any], encoder: SentenceEn
 
 def sealed(meta: dict[str, Any]) -> bytes:
     """The bytes of index.json: JSON, and a line with its SHA-256."""
-    body = json.dumps(meta, ensure_ascii=False, indent=1)
+    body = json.dumps({"jaxvec_index": FORMAT_VERSION, **meta}, ensure_ascii=False, indent=1)
     return f"{body}\n{hashlib.sha256(body.encode()).hexdigest()}\n".encode()
 
 

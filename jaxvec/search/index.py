@@ -16,9 +16,10 @@ from jaxvec.errors import InputError
 from jaxvec.search.build import Calibrate, encode_documents, finish_segment
 from jaxvec.search.corpus import METRICS, Corpus, check_choice, check_count
 from jaxvec.search.description import (
-    FORMAT_VERSION,
+    ENCODER,
     META,
     encoder_facts,
+    load_encoder,
     read_meta,
     refuse_other_encoder,
     sealed,
@@ -27,11 +28,7 @@ from jaxvec.search.segment import Joined, Segment, Selected, read_segment
 from jaxvec.search.storage import STORAGE
 from jaxvec.vectorfiles import atomic_folder, atomic_write_bytes
 
-ENCODER = "encoder"
-
-
-def _silent(count: int) -> None:
-    pass
+SEGMENT = "segment-{:06d}"
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ class Index:
         batch_tokens: int | None = None,
         restart: bool = False,
         options: dict[str, Any] | None = None,
-        tick: Callable[[int], Any] = _silent,
+        tick: Callable[[int], Any] = lambda count: None,
     ) -> "Index":
         """Encodes documents and writes the folder, in constant memory; killed and called again, it goes on.
 
@@ -118,11 +115,10 @@ class Index:
         if fitted is not None:
             encoder = encoder.with_calibration(fitted, {"documents": len(raw)})
         with atomic_folder(work / "index") as made:
-            segment = finish_segment(made / _segment(0), raw, fitted, metric, dtype)
+            segment = finish_segment(made / SEGMENT.format(0), raw, fitted, metric, dtype)
             if encoder.provenance is not None:
                 encoder.save(made / ENCODER)
             meta = {
-                "jaxvec_index": FORMAT_VERSION,
                 "metric": metric,
                 "dtype": dtype,
                 "dim": encoder.dim,
@@ -156,7 +152,7 @@ class Index:
         )
         index = cls(folder, meta, segments)
         if encoder is not None:
-            index._check(encoder)
+            refuse_other_encoder(folder, meta["encoder"], encoder)
             index.__dict__["encoder"] = encoder
         return index
 
@@ -167,17 +163,8 @@ class Index:
         Raises:
             InputError: it cannot be loaded any more, or has other weights now.
         """
-        facts = self.meta["encoder"]
-        if (self.folder / ENCODER).is_dir():
-            encoder = SentenceEncoder.load(self.folder / ENCODER, max_length=facts["max_length"])
-        else:
-            encoder = SentenceEncoder.load(
-                facts["model"],
-                pooling=facts["pooling"],
-                layers=tuple(facts["layers"]),
-                max_length=facts["max_length"],
-            )
-        self._check(encoder)
+        encoder = load_encoder(self.folder, self.meta["encoder"])
+        refuse_other_encoder(self.folder, self.meta["encoder"], encoder)
         return encoder
 
     def __len__(self) -> int:
@@ -253,7 +240,7 @@ class Index:
         batch_tokens: int | None = None,
         restart: bool = False,
         options: dict[str, Any] | None = None,
-        tick: Callable[[int], Any] = _silent,
+        tick: Callable[[int], Any] = lambda count: None,
     ) -> "Index":
         """Encodes more documents, with the same encoder and calibration; the others stay as they are.
 
@@ -263,7 +250,7 @@ class Index:
         Raises:
             InputError: no documents, or unfinished work on others.
         """
-        name = _segment(len(self.segments))
+        name = SEGMENT.format(len(self.segments))
         work = self.folder / f".{name}.unfinished"
         raw = encode_documents(work, self.encoder, sentences, batch_tokens, restart, options, tick)
         with atomic_folder(work / "index") as made:
@@ -311,10 +298,3 @@ class Index:
         if "encoder" in self.__dict__:
             opened.__dict__["encoder"] = self.encoder
         return opened
-
-    def _check(self, encoder: SentenceEncoder) -> None:
-        refuse_other_encoder(self.folder, self.meta["encoder"], encoder)
-
-
-def _segment(number: int) -> str:
-    return f"segment-{number:06d}"
