@@ -10,11 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxvec.calibration.affine import whitening
 from jaxvec.calibration.moments import Moments
 from jaxvec.encoder import SentenceEncoder
+from jaxvec.evaluation.isotropy import effective_rank, mean_cosine
+from jaxvec.pooling import normalize
 
 # Headings under which the language reference puts prose; any other line that ends in a colon announces code.
 ADMONITION = re.compile(r"(Note|Tip|Warning|Caution|Important|See also|CPython implementation detail):")
@@ -152,14 +155,14 @@ class Search:
         name: what the vectors are.
         dim: their width.
         mean_cosine: of all pairs of different sentences; 0 is isotropic.
-        effective_dims: (Σλ)² / Σλ² over the eigenvalues λ of the covariance: `dim` is isotropic.
+        effective_rank: how many dimensions they use, see `isotropy.effective_rank`: `dim` is isotropic.
         answers: for each question the nearest sentences, best first, as (cosine, sentence).
     """
 
     name: str
     dim: int
     mean_cosine: float
-    effective_dims: float
+    effective_rank: float
     answers: dict[str, list[tuple[float, str]]]
 
 
@@ -194,7 +197,7 @@ class DemoReport:
             lines += [
                 "",
                 f"{search.name}: mean cosine {search.mean_cosine:.2f}, "
-                f"{search.effective_dims:.0f} effective dimensions of {search.dim}",
+                f"effective rank {search.effective_rank:.0f} of {search.dim}",
             ]
             for question, nearest in search.answers.items():
                 lines.append(f"  {question}")
@@ -243,9 +246,6 @@ def run_demo(encoder: SentenceEncoder, questions: Sequence[str] | None = None) -
 def _search(
     name: str, encoder: SentenceEncoder, vectors: np.ndarray, sentences: list[str], questions: list[str]
 ) -> Search:
-    count = len(vectors)
-    total = float(encoder.similarity(vectors, vectors).sum(dtype=np.float64))
-    variances = np.linalg.eigvalsh(Moments.of(vectors).covariance())
     answers = {}
     for question, cosines in zip(
         questions, encoder.similarity(encoder.encode(questions), vectors), strict=True
@@ -255,7 +255,7 @@ def _search(
     return Search(
         name=name,
         dim=encoder.dim,
-        mean_cosine=(total - count) / (count * (count - 1)),
-        effective_dims=float(variances.sum() ** 2 / np.square(variances).sum()),
+        mean_cosine=mean_cosine(Moments.of(normalize(jnp.asarray(vectors)))),
+        effective_rank=effective_rank(Moments.of(vectors)),
         answers=answers,
     )
