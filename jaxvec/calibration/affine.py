@@ -118,8 +118,9 @@ def pca(moments: Moments, dim: int | None = None, solver: str | None = None, rto
 def standardize(moments: Moments) -> Affine:
     """Standardisation (the SN baseline): subtract the mean, divide each coordinate by its deviation (ddof 1).
 
-    A coordinate that is constant, up to float32 rounding of the mean, is centred and not divided. `rank`
-    counts the others, and the fit's `spectrum` holds the variances in the coordinates' order.
+    A coordinate that is constant, up to float32 rounding of its mean, is centred and not divided. `rank`
+    counts the others, and the fit's `spectrum` holds the variances in the coordinates' order (at least 1e-38,
+    the smallest that float32 holds; a few LayerNorm coordinates vary by 1e-32).
 
     Raises:
         InputError: fewer than 2 vectors, or equal vectors only.
@@ -133,13 +134,12 @@ def standardize(moments: Moments) -> Affine:
         >>> standardize(Moments.of(x))(x).tolist()
         [[-1.0, 0.0], [0.0, 0.0], [1.0, 0.0]]
     """
-    covariance = checked(moments).covariance()
-    xp = jnp if isinstance(covariance, jax.Array) else np
-    variances = xp.diagonal(covariance)
-    varies = variances > xp.maximum((CONSTANT * moments.mean) ** 2, noise(moments))
-    variances = xp.where(varies, variances, 0)
-    refuse_constant(moments, variances)
-    kernel = xp.diag(1 / xp.where(varies, xp.sqrt(variances), 1))
+    deviations = checked(moments).deviations
+    xp = jnp if isinstance(deviations, jax.Array) else np
+    refuse_constant(moments, deviations**2 - noise(moments))
+    varies = deviations > CONSTANT * xp.abs(moments.mean)
+    kernel = xp.diag(1 / xp.where(varies, deviations, 1))
+    variances = xp.where(varies, xp.maximum(deviations**2, np.finfo(np.float32).tiny), 0)
     return _affine(moments, kernel, variances, "standardize", {})
 
 

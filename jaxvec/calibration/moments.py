@@ -19,7 +19,7 @@ from jaxvec.calibration.blocks import (
     first_bad_row,
     fixed_blocks,
 )
-from jaxvec.calibration.twofloat import TwoFloat, two_sum
+from jaxvec.calibration.twofloat import TwoFloat, column_roots, root_of_squares, two_sum
 from jaxvec.errors import InputError
 
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -27,7 +27,7 @@ HIGHEST = jax.lax.Precision.HIGHEST
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=["counted", "centre", "scatter", "cubic", "quartic"],
+    data_fields=["counted", "centre", "scatter", "spread", "cubic", "quartic"],
     meta_fields=[],
 )
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,6 +56,7 @@ class Moments:
     counted: Any  # TwoFloat, Σ w, []
     centre: Any  # TwoFloat, the mean, [d]
     scatter: Any  # TwoFloat, M2, [d, d]
+    spread: Any  # √diag(M2), [d], also where a square leaves float32: some LayerNorm scales are 1e-32
     cubic: Any  # TwoFloat, Σ w‖x − mean‖²(x − mean), [d]
     quartic: Any  # TwoFloat, Σ w‖x − mean‖⁴, []
 
@@ -68,7 +69,7 @@ class Moments:
         def zeros(*shape: int) -> TwoFloat:
             return TwoFloat(jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32))
 
-        return cls(zeros(), zeros(dim), zeros(dim, dim), zeros(dim), zeros())
+        return cls(zeros(), zeros(dim), zeros(dim, dim), zeros(dim).high, zeros(dim), zeros())
 
     @classmethod
     def of(
@@ -131,7 +132,11 @@ class Moments:
         mean = reference + ((self.centre - reference) * self.counted).psum(axis_name) / count
         offset = self.centre - mean
         terms = self.scatter + (offset * self.counted).outer(offset), *_higher_orders(self, offset)
-        return Moments(count, mean, *(term.psum(axis_name) for term in terms))
+        scatter, cubic, quartic = (term.psum(axis_name) for term in terms)
+        own = root_of_squares(self.spread, jnp.sqrt(self.counted.high) * offset.high)
+        largest = jnp.maximum(jax.lax.pmax(own, axis_name), 2.0**-126)
+        spread = largest * jnp.sqrt(jax.lax.psum((own / largest) ** 2, axis_name))
+        return Moments(count, mean, scatter, spread, cubic, quartic)
 
     @property
     def dim(self) -> int:
@@ -139,9 +144,9 @@ class Moments:
         return self.centre.high.shape[-1]
 
     def __repr__(self) -> str:
-        *stack, dim = getattr(self.centre.high, "shape", "?")
-        count = "traced" if stack or dim == "?" or _is_traced(self) else self.count
-        return f"Moments(count={count}, dim={' × '.join(map(str, [*stack, dim]))})"
+        shape = getattr(self.centre.high, "shape", "?")
+        count = "traced" if len(shape) > 1 or shape == "?" or _is_traced(self) else self.count
+        return f"Moments(count={count}, dim={' × '.join(map(str, shape))})"
 
     @property
     def count(self) -> Any:
@@ -158,6 +163,16 @@ class Moments:
         """The centred second moment [d, d]: float64 NumPy outside tracing, else float32; symmetric."""
         m2 = self.scatter.high if _is_traced(self) else self.scatter.float64()
         return (m2 + m2.T) / 2
+
+    @property
+    def deviations(self) -> Any:
+        """Standard deviations [d] (ddof 1): float64 NumPy outside tracing, else float32.
+
+        Right for coordinates far smaller than others too, whose variance float32 cannot hold.
+        """
+        xp, squares = jnp if _is_traced(self) else np, self.m2.diagonal()
+        roots = xp.where(squares > 1e-30, xp.sqrt(xp.maximum(squares, 1e-30)), self.spread)
+        return roots / xp.maximum(self.count - 1, 1) ** 0.5
 
     def covariance(self, ddof: int = 1) -> Any:
         """M2 / (count − ddof) [d, d]: float64 NumPy outside tracing, else float32 (0 where count ≤ ddof).
@@ -248,7 +263,8 @@ def _block_moments(x: Array, w: Array, counted: TwoFloat) -> Moments:
     third = third - trace * offset - 2 * along + 2 * count * length * offset
     m2 = TwoFloat(*two_sum(m2, -count * offset[:, None] * offset[None, :]))
     mean = TwoFloat.of(point) + TwoFloat.of(offset)
-    return Moments(counted, mean, m2, TwoFloat.of(third), TwoFloat.of(fourth))
+    spread = column_roots(jnp.diagonal(m2.high), y, count, offset)
+    return Moments(counted, mean, m2, spread, TwoFloat.of(third), TwoFloat.of(fourth))
 
 
 def _higher_orders(moments: Moments, offset: TwoFloat) -> tuple[TwoFloat, TwoFloat]:
@@ -268,8 +284,10 @@ def _merge(a: Moments, b: Moments) -> Moments:
     step, share = b.centre - a.centre, b.counted / count
     mean = a.centre + step * share
     scatter = a.scatter + b.scatter + (step * (a.counted * share)).outer(step)
+    between = jnp.sqrt(a.counted.high * share.high) * step.high
+    spread = root_of_squares(a.spread, b.spread, between)
     moved = zip(_higher_orders(a, a.centre - mean), _higher_orders(b, b.centre - mean), strict=True)
-    return Moments(count, mean, scatter, *(left + right for left, right in moved))
+    return Moments(count, mean, scatter, spread, *(left + right for left, right in moved))
 
 
 @jax.jit

@@ -122,3 +122,26 @@ def halves(x: Float[Array, "..."]) -> tuple[Array, Array]:
     mask = jnp.int32(-(1 << 12))
     head = jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(x, jnp.int32) & mask, jnp.float32)
     return head, x - head
+
+
+def root_of_squares(*terms: Float[Array, "..."]) -> Array:
+    """√(a² + b² + …), float32, where the squares themselves may leave float32."""
+    magnitudes = jnp.abs(jnp.stack(terms))
+    largest = jnp.max(magnitudes, axis=0)
+    shares = magnitudes / jnp.where(largest > 0, largest, 1)
+    return largest * jnp.sqrt(jnp.sum(shares**2, axis=0))
+
+
+def column_roots(
+    squares: Float[Array, " d"], y: Float[Array, "n d"], count: Float[Array, ""], offset: Float[Array, " d"]
+) -> Float[Array, " d"]:
+    """√squares, from `y` again where some square is too small for float32: √(Σ y² − count · offset²)."""
+
+    def again() -> Array:
+        largest = jnp.max(jnp.abs(y), axis=0)
+        inverse = jnp.where(largest > 2.0**-126, 1 / largest, 0)
+        shares = jnp.sum((y * inverse) ** 2, axis=0) - count * (offset * inverse) ** 2
+        return largest * jnp.sqrt(jnp.maximum(shares, 0))
+
+    # A branch, because it costs two more passes over y, and few encoders have such coordinates.
+    return jax.lax.cond(jnp.all(squares > 1e-30), lambda: jnp.sqrt(squares), again)

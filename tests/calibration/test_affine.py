@@ -137,7 +137,9 @@ def test_zca_is_the_symmetric_root(solver):
 def test_partial_whitening_leaves_the_variances_to_the_power_left(power):
     x = sample()
     partial = whitening(Moments.of(x), power=power)
-    np.testing.assert_allclose(np.var(partial(x), axis=0, ddof=1), partial.fits[0].spectrum ** (1 - power), rtol=1e-4)
+    np.testing.assert_allclose(
+        np.var(partial(x), axis=0, ddof=1), partial.fits[0].spectrum ** (1 - power), rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("estimator", ["ledoit-wolf", "oas"])
@@ -167,6 +169,23 @@ def test_standardize_divides_by_the_deviation_but_not_constants():
     expected = (x - x.mean(0, dtype=np.float64)) / np.where(np.arange(12) == 3, 1, deviation)
     np.testing.assert_allclose(fitted(x), expected, atol=2e-5)
     assert (fitted.rank, fitted.cut) == (11, 1)
+
+
+def test_standardize_sees_coordinates_whose_variance_float32_cannot_hold():
+    # As all-MiniLM-L6-v2 has them: its last LayerNorm scales three coordinates by 1e-32 and 1e-9.
+    x = sample()
+    scales = np.where(np.arange(12) == 5, 1e-32, np.where(np.arange(12) == 7, 1e-9, 1)).astype(np.float32)
+    expected = standardize(Moments.of(x))(x)
+    small = x * scales
+    streamed = Moments.empty(12)
+    for part in np.split(small, [3, 500, 501]):
+        streamed = streamed.update(part)
+    summed = jax.vmap(lambda part: Moments.of(part).psum("i"), axis_name="i")(small.reshape(4, 500, 12))
+    one = jax.tree.map(lambda leaf: leaf[0], summed)
+    traced = jax.jit(lambda x: standardize(Moments.of(x)))(small)
+    for fitted in (standardize(Moments.of(small)), standardize(streamed), standardize(one), traced):
+        assert fitted.rank == 12
+        np.testing.assert_allclose(fitted(small), expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("k", [1, 3, 5])
