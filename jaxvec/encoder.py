@@ -21,6 +21,7 @@ from jaxvec.calibration.moments import Moments
 from jaxvec.errors import InputError
 from jaxvec.forward import Apply, make_apply
 from jaxvec.loading import load_model, model_fingerprint, multiplies_bfloat16
+from jaxvec.models.attention import check_kernel
 from jaxvec.models.config import EncoderConfig
 from jaxvec.models.sources import BUNDLED
 from jaxvec.packing import Packing
@@ -61,6 +62,7 @@ class SentenceEncoder:
     calibration: Calibration | None = field(repr=False)
     normalizes: bool
     provenance: dict[str, Any] | None = None
+    attention: str = field(default="auto", repr=False)
 
     @classmethod
     def load(
@@ -72,6 +74,7 @@ class SentenceEncoder:
         dtype: str = "float32",
         max_length: int | None = None,
         token_weights: Float[Array | np.ndarray, " vocab"] | None = None,
+        attention: str = "auto",
     ) -> "SentenceEncoder":
         """Loads an encoder.
 
@@ -89,11 +92,14 @@ class SentenceEncoder:
             max_length: tokens of a sentence, special ones included; None takes the sentence-transformers file's,
                 else what the position table allows. Longer sentences are cut, with one warning.
             token_weights: float [vocabulary], for "sif" pooling: `jaxvec.sif_weights(corpus)`.
+            attention: the kernel that `encode` uses: "xla", on NVIDIA GPUs "cudnn", on TPUs "flash", or "auto", which takes
+                cuDNN for bfloat16 and flash attention for rows of 512 tokens and more. `function` and exports take XLA.
 
         Raises:
             InputError: anything about the model or the arguments that does not fit; the message says what.
         """
-        return cls(**load_model(name, pooling, layers, dtype, max_length, token_weights))
+        kernel = check_kernel(attention)
+        return cls(**load_model(name, pooling, layers, dtype, max_length, token_weights), attention=kernel)
 
     @property
     def dim(self) -> int:
@@ -148,7 +154,7 @@ class SentenceEncoder:
         >>> jax.jit(apply)(params, packing.batches[0]).shape, packing.indices[0][:3]
         ((8, 384), array([ 0,  1, -1]))
         """
-        return self._apply(self._normalizes(normalize), self.dtype), self.params
+        return self._apply(self._normalizes(normalize), self.dtype, "xla"), self.params
 
     def pack(self, sentences: Sentences, batch_tokens: int | None = None) -> Packing:
         """Tokenises and packs: the batches that `function()` takes, and where each vector belongs."""
@@ -343,10 +349,12 @@ class SentenceEncoder:
             return {"encoder": self.weights.placed, **replicate(self._own_params, rows)}, rows
 
     @cached_property
-    def _apply(self) -> Callable[[bool, str], Apply]:
-        def make(normalizes: bool, dtype: str) -> Apply:
+    def _apply(self) -> Callable[[bool, str, str], Apply]:
+        def make(normalizes: bool, dtype: str, attention: str) -> Apply:
             calibrate = None if self.calibration is None else partial(_calibrate, self.calibration.spec())
-            return make_apply(self.config, self.pooling, self.layers, jnp.dtype(dtype), calibrate, normalizes)
+            return make_apply(
+                self.config, self.pooling, self.layers, jnp.dtype(dtype), calibrate, normalizes, attention
+            )
 
         return cache(make)
 
@@ -356,7 +364,7 @@ class SentenceEncoder:
         dtype = self.dtype if multiplies_bfloat16() else "float32"
         return cache(
             lambda normalizes: Pipeline(
-                self.tokenizer, jax.jit(self._apply(normalizes, dtype)), *self._placed
+                self.tokenizer, jax.jit(self._apply(normalizes, dtype, self.attention)), *self._placed
             )
         )
 

@@ -27,6 +27,7 @@ def make_apply(
     dtype: Any,
     calibrate: Callable[[Any, Array], Array] | None = None,
     normalizes: bool = False,
+    attention: str = "xla",
 ) -> Apply:
     """Builds apply(params, batch) → float32 [rows · slots, dim], row-major; an empty slot is a zero vector.
 
@@ -37,6 +38,7 @@ def make_apply(
         dtype: compute dtype.
         calibrate: pure function (params["calibration"], vectors) → vectors.
         normalizes: whether vectors leave with unit length.
+        attention: the kernel, as for `models.attention.make_attend`.
     """
 
     def read(encoder: Encoder, params: dict[str, Any], ids: Ids, slots: int, states: list[Array]) -> Array:
@@ -47,7 +49,7 @@ def make_apply(
             vectors = normalize(vectors)
         return vectors if calibrate is None else _empty_slots_zero(vectors, ids, slots)
 
-    return _program(config, layers, dtype, read)
+    return _program(config, layers, dtype, read, attention)
 
 
 def make_choices_apply(
@@ -73,7 +75,13 @@ def make_choices_apply(
     return _program(config, needed, dtype, read)
 
 
-def _program(config: EncoderConfig, layers: tuple[int, ...], dtype: Any, read: Callable[..., Array]) -> Apply:
+def _program(
+    config: EncoderConfig,
+    layers: tuple[int, ...],
+    dtype: Any,
+    read: Callable[..., Array],
+    attention: str = "xla",
+) -> Apply:
     """The encoder up to `layers`, read out by read(encoder, params, ids, slots, states) → [rows, slots, dim]."""
     graph, abstract = nnx.split(nnx.eval_shape(lambda: Encoder(config)))
 
@@ -86,7 +94,8 @@ def _program(config: EncoderConfig, layers: tuple[int, ...], dtype: Any, read: C
             jnp.asarray(ids)
             for ids in (batch.token_ids, batch.sentence_ids, batch.positions, batch.token_type_ids)
         )
-        vectors = read(encoder, params, ids, batch.slots, encoder(*ids, layers=layers, dtype=dtype))
+        states = encoder(*ids, layers=layers, dtype=dtype, attention=attention)
+        vectors = read(encoder, params, ids, batch.slots, states)
         return vectors.reshape(-1, vectors.shape[-1])
 
     def apply(params: dict[str, Any], batch: PackedBatch) -> Array:

@@ -146,6 +146,7 @@ def run_plan(encoder: "SentenceEncoder", **options: Any) -> dict[str, Any]:
         "model": encoder.fingerprint,
         "calibration": calibration,
         "token_weights": weights,
+        "attention": encoder.attention,
         **described,
         **options,
         "chunk": CHUNK,

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
+from jaxvec.models.attention import Attend, make_attend, product
 from jaxvec.models.config import EncoderConfig
 
 
@@ -49,16 +50,6 @@ _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 _FARTHEST_BUCKET = 128  # MPNet's and T5's: every distance from here on is in the last bucket
 
 
-def _einsum(equation: str, x: Array, y: Array) -> Array:
-    """A product accumulated in float32, and computed in full float32 where its operands are float32.
-
-    Accelerators round float32 operands to TF32 or bfloat16 unless told not to, and on a CPU naming the
-    float32 result is what lets bfloat16 operands reach the matrix units.
-    """
-    precision = jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else jax.lax.Precision.DEFAULT
-    return jnp.einsum(equation, x, y, precision=precision, preferred_element_type=jnp.float32)
-
-
 def _fill(shape: tuple[int, ...]) -> nnx.Param:
     # A module is built abstractly and then filled from a checkpoint, so its initial values are never seen.
     return nnx.Param(jnp.zeros(shape, jnp.float32))
@@ -72,7 +63,7 @@ class Linear(nnx.Module):
         self.bias = _fill((features_out,))
 
     def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
-        return _einsum("...i,io->...o", x, self.kernel[...].astype(x.dtype)) + self.bias[...]
+        return product("...i,io->...o", x, self.kernel[...].astype(x.dtype)) + self.bias[...]
 
 
 class LayerNorm(nnx.Module):
@@ -127,7 +118,7 @@ class Attention(nnx.Module):
         self.output = Linear(width, width)
         self.num_heads = config.num_heads
 
-    def __call__(self, x: Float[Array, "r l d"], bias: Float[Array, "r #n l l"]) -> Float[Array, "r l d"]:
+    def __call__(self, x: Float[Array, "r l d"], attend: Attend) -> Float[Array, "r l d"]:
         rows, length, width = x.shape
         heads = (rows, length, self.num_heads, width // self.num_heads)
         scale = 1 / math.sqrt(heads[-1])
@@ -135,10 +126,7 @@ class Attention(nnx.Module):
         query = (self.query(x) * scale).astype(x.dtype).reshape(heads).transpose(0, 2, 1, 3)
         key = self.key(x).astype(x.dtype).reshape(heads).transpose(0, 2, 1, 3)
         value = self.value(x).astype(x.dtype).reshape(heads).transpose(0, 2, 1, 3)
-        weights = jax.nn.softmax(_einsum("rnlh,rnmh->rnlm", query, key) + bias, axis=-1)
-        mixed = (
-            _einsum("rnlm,rnmh->rnlh", weights.astype(x.dtype), value).astype(x.dtype).transpose(0, 2, 1, 3)
-        )
+        mixed = attend(query, key, value).transpose(0, 2, 1, 3)
         return self.output(mixed.reshape(x.shape))
 
 
@@ -154,8 +142,8 @@ class Block(nnx.Module):
         self.output_norm = LayerNorm(width, eps)
         self.activation = config.activation
 
-    def __call__(self, x: Float[Array, "r l d"], bias: Float[Array, "r #n l l"]) -> Float[Array, "r l d"]:
-        x = self.attention_norm(x + self.attention(x, bias)).astype(x.dtype)
+    def __call__(self, x: Float[Array, "r l d"], attend: Attend) -> Float[Array, "r l d"]:
+        x = self.attention_norm(x + self.attention(x, attend)).astype(x.dtype)
         inner = _ACTIVATIONS[self.activation](self.up(x)).astype(x.dtype)
         return self.output_norm(x + self.down(inner)).astype(x.dtype)
 
@@ -180,6 +168,7 @@ class Encoder(nnx.Module):
         token_type_ids: Int[Array, "r l"],
         layers: tuple[int, ...],
         dtype: Any = jnp.float32,
+        attention: str = "xla",
     ) -> list[Float[Array, "r l d"]]:
         """The hidden states asked for, in the order of `layers`.
 
@@ -191,19 +180,15 @@ class Encoder(nnx.Module):
             token_type_ids: int [rows, length]; ignored by families without token types.
             layers: numbers from 0 (embedding output) to `config.num_layers`; blocks above the highest are not run.
             dtype: compute dtype, float32 or bfloat16.
+            attention: the kernel, as for `attention.make_attend`.
         """
         x = self.embeddings(token_ids, positions, token_type_ids, dtype)
-        bias = self._attention_bias(sentence_ids)
+        attend = make_attend(attention, sentence_ids, self._position_bias(sentence_ids.shape[1]), dtype)
         states = {0: x}
         for layer in range(max(layers)):
-            x = self.blocks[self.config.schedule[layer]](x, bias)
+            x = self.blocks[self.config.schedule[layer]](x, attend)
             states[layer + 1] = x
         return [states[layer] for layer in layers]
-
-    def _attention_bias(self, sentence_ids: Int[Array, "r l"]) -> Float[Array, "r #n l l"]:
-        # Padding sees padding: every softmax row then has a finite entry, so nothing is ever divided by zero.
-        same = sentence_ids[:, None, :, None] == sentence_ids[:, None, None, :]
-        return _mask_bias(same) + self._position_bias(sentence_ids.shape[1])
 
     def _position_bias(self, length: Any) -> Float[Array, "1 #n l l"]:
         if not self.config.relative_buckets:
@@ -215,10 +200,6 @@ class Encoder(nnx.Module):
         place = jnp.arange(length)
         biases = table[jnp.clip(place[:, None] - place[None, :], -far, far) + far]
         return jnp.moveaxis(biases, -1, 0)[None]
-
-
-def _mask_bias(visible: Bool[Array, "..."]) -> Float[Array, "..."]:
-    return jnp.where(visible, 0.0, jnp.finfo(jnp.float32).min / 2)
 
 
 def _relative_position_bucket(
