@@ -19,6 +19,7 @@ from jaxvec.evaluation.isotropy import mean_cosine, spectrum
 from jaxvec.pooling import normalize
 
 NARROW_CONE = 0.25  # mean cosine from which on vectors are calibrated at all
+CLEARLY = 1.1  # times the score of embedding and last; less is within what another sample would change
 HALVED = 800  # sentences that are cut in halves; each is sought among all the others
 FEWEST = 50
 _WORD = re.compile(r"\S+")
@@ -108,8 +109,9 @@ def choose(
     """Layers, calibration and dimension for a corpus, without labels.
 
     1. Layers: a vector that holds the meaning of half a sentence is near that of the other half, which shares
-       hardly a word with it. The candidate is taken whose first and second halves, standardised, find each
-       other best among those of all other sentences (mean reciprocal rank).
+       hardly a word with it. Candidates are compared by how well first and second halves, standardised, find
+       each other among those of all other sentences (mean reciprocal rank). Embedding and last, which are seldom
+       far from the best, are taken unless another candidate scores `CLEARLY` higher.
     2. Where raw vectors of these layers have a mean cosine below `NARROW_CONE`, they stay raw: without a cone
        there is nothing to open, and calibrations cost more than they give.
     3. Else the calibration is taken for which the product of two figures is highest: how well odd and even words
@@ -187,6 +189,9 @@ def choose_encoded(encoded: EncodedTexts, choices: Sequence[Choice], texts: Corp
         standardized = parse_correction("standardize").fit(Sample(encoded.vectors(choice, texts.sentences)))
         layer_scores[choice] = reciprocal_rank(choice, standardized, contiguous)
     best = max(layer_scores, key=layer_scores.__getitem__)
+    usual = (best[0], (0, max(numbers[-1] for _, numbers in choices)))
+    if usual in layer_scores and layer_scores[best] < CLEARLY * layer_scores[usual]:
+        best = usual
     vectors = encoded.vectors(best, texts.sentences)
     cone = mean_cosine(Moments.of(_unit(vectors)))
     sample = Sample(vectors)

@@ -5,6 +5,7 @@ import pytest
 
 from jaxvec import InputError, Moments, SentenceEncoder, whitening
 from jaxvec.evaluation.choose import (
+    CLEARLY,
     NARROW_CONE,
     CorpusTexts,
     candidate_calibrations,
@@ -66,7 +67,9 @@ def test_the_choice_is_one_of_the_candidates_and_does_not_depend_on_the_run(bert
     found = choose(encoder, texts)
     assert found == choose(encoder, texts)
     assert found.layers in candidate_layers(3)
-    assert max(found.layer_scores, key=found.layer_scores.get) == ",".join(map(str, found.layers))
+    best = max(found.layer_scores, key=found.layer_scores.get)
+    clearly = found.layer_scores[best] >= CLEARLY * found.layer_scores["0,3"]
+    assert ",".join(map(str, found.layers)) == (best if clearly else "0,3")
     assert found.calibration in found.calibration_scores
     raw_only = list(found.calibration_scores) == ["raw"]
     assert raw_only == (found.mean_cosine < NARROW_CONE)
