@@ -6,17 +6,16 @@ from typing import Any
 
 import jax
 from flax import nnx
-from jaxtyping import Array
 
 from jaxvec.calibration.flow.glow import Glow, GlowConfig
 from jaxvec.calibration.flow.linear import Fixed
 from jaxvec.errors import InputError
 
 
-def arrays_of(glow: Glow) -> tuple[dict[str, Array], dict[str, Array]]:
+def arrays_of(glow: Glow) -> tuple[dict[str, Any], dict[str, Any]]:
     """(trained, fixed) arrays of a module, by name: "levels.0.1.norm.shift"."""
-    trained: dict[str, Array] = {}
-    fixed: dict[str, Array] = {}
+    trained: dict[str, Any] = {}
+    fixed: dict[str, Any] = {}
     for path, variable in nnx.to_flat_state(nnx.state(glow)):
         group = fixed if isinstance(variable, Fixed) else trained
         group[".".join(map(str, path))] = variable[...]
@@ -38,7 +37,7 @@ def glow_of(config: GlowConfig, shape: tuple[int, ...], arrays: Mapping[str, Any
         True
     """
     graph, abstract = _skeleton(config, shape)
-    expected = {name: variable.get_value().shape for name, variable in abstract.items()}
+    expected = {name: variable.get_value().shape for name, (_, variable) in abstract.items()}
     found = {name: array.shape for name, array in arrays.items()}
     if expected != found:
         wrong = sorted(name for name in expected | found if expected.get(name) != found.get(name))
@@ -46,17 +45,12 @@ def glow_of(config: GlowConfig, shape: tuple[int, ...], arrays: Mapping[str, Any
             f"the arrays of a flow do not fit its configuration: {', '.join(wrong[:5])}"
             f"{' and others' if len(wrong) > 5 else ''} missing, unexpected or of another shape; fit it again"
         )
-    flat = [(path, abstract[name].replace(arrays[name])) for path, name in _names(config, shape)]
+    flat = [(path, variable.replace(arrays[name])) for name, (path, variable) in abstract.items()]
     return nnx.merge(graph, nnx.from_flat_state(flat))
 
 
 @cache
-def _skeleton(config: GlowConfig, shape: tuple[int, ...]) -> tuple[Any, dict[str, Any]]:
+def _skeleton(config: GlowConfig, shape: tuple[int, ...]) -> tuple[Any, dict[str, tuple[Any, Any]]]:
     graph, state = nnx.split(nnx.eval_shape(lambda: Glow(config, shape, jax.random.key(0))))
-    return graph, {".".join(map(str, path)): variable for path, variable in nnx.to_flat_state(state)}
-
-
-@cache
-def _names(config: GlowConfig, shape: tuple[int, ...]) -> list[tuple[Any, str]]:
-    _, state = nnx.split(nnx.eval_shape(lambda: Glow(config, shape, jax.random.key(0))))
-    return [(path, ".".join(map(str, path))) for path, _ in nnx.to_flat_state(state)]
+    flat = nnx.to_flat_state(state)
+    return graph, {".".join(map(str, path)): (path, variable) for path, variable in flat}

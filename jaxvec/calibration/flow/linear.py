@@ -131,7 +131,7 @@ class Permutation(nnx.Module):
 
 def rotation(dim: int, key: Array, dtype: Any = jnp.float32) -> Float[Array, "dim dim"]:
     """A random rotation matrix, uniform over the orthogonal group."""
-    q, r = jnp.linalg.qr(jax.random.normal(key, (dim, dim), dtype))
+    q, r = _qr(jax.random.normal(key, (dim, dim), dtype))
     return q * jnp.where(jnp.diagonal(r) < 0, -1, 1).astype(dtype)
 
 
@@ -139,19 +139,27 @@ def _columns(y: Array) -> Array:
     return y.reshape(-1, y.shape[-1]).T
 
 
+@jax.custom_batching.sequential_vmap
+def _qr(matrix: Array) -> tuple[Array, Array]:
+    # One matrix at a time, also under vmap: on JAX 0.10's CPU backend, several decompositions of stacked
+    # matrices in one program wait for each other for ever.
+    return tuple(jnp.linalg.qr(matrix))
+
+
 @jax.custom_jvp
 def log_abs_det(matrix: Float[Array, "dim dim"]) -> Float[Array, ""]:
-    """log|det matrix|, from a QR decomposition; its derivative is tr(W⁻¹ dW).
-
-    Not `slogdet`: on JAX 0.10's CPU backend a vmapped gradient through several of them never returns.
-    """
-    return jnp.sum(jnp.log(jnp.abs(jnp.diagonal(jnp.linalg.qr(matrix, mode="r")))))
+    """log|det matrix|; its derivative is tr(W⁻¹ dW)."""
+    return _log_abs_det_and_inverse(matrix)[0]
 
 
 @log_abs_det.defjvp
 def _log_abs_det_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    (matrix,), (change,) = primals, tangents
-    q, r = jnp.linalg.qr(matrix)
+    value, inverse = _log_abs_det_and_inverse(primals[0])
+    return value, jnp.sum(inverse.T * tangents[0])
+
+
+@jax.custom_batching.sequential_vmap
+def _log_abs_det_and_inverse(matrix: Array) -> tuple[Array, Array]:
+    q, r = _qr(matrix)
     inverse = solve_triangular(r, q.T, lower=False)
-    value = jnp.sum(jnp.log(jnp.abs(jnp.diagonal(r))))
-    return value, jnp.sum(jax.lax.stop_gradient(inverse).T * change)
+    return jnp.sum(jnp.log(jnp.abs(jnp.diagonal(r)))), inverse

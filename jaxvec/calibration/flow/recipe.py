@@ -45,7 +45,7 @@ class Recipe:
     init_rows: int = 4096
     epochs: int = 20
     batch_size: int = 128
-    learning_rate: float = 2e-4
+    learning_rate: float = 5e-4
     schedule: str = "cosine"
     optimizer: str = "adamw"
     weight_decay: float = 0.01
