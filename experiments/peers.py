@@ -18,9 +18,6 @@ BATCH = 32
 
 def jaxvec_encoder(dtype: str) -> Callable[[Path, Path], Encode]:
     def make(folder: Path, scratch: Path) -> Encode:
-        import jax
-
-        jax.config.update("jax_num_cpu_devices", CORES)
         from jaxvec import SentenceEncoder
 
         encoder = SentenceEncoder.load(folder, dtype=dtype, pooling="mean", max_length=512)

@@ -25,7 +25,7 @@ from jaxvec.models.attention import check_kernel
 from jaxvec.models.config import EncoderConfig
 from jaxvec.models.sources import BUNDLED
 from jaxvec.packing import Packing
-from jaxvec.pipeline import Pipeline, Weights, local_rows, replicate
+from jaxvec.pipeline import Pipeline, Weights, local_rows, replicate, use_every_core
 from jaxvec.pooling import normalize as unit
 from jaxvec.pooling import resolve_layers
 from jaxvec.tokens import Tokenizer
@@ -76,7 +76,7 @@ class SentenceEncoder:
         token_weights: Float[Array | np.ndarray, " vocab"] | None = None,
         attention: str = "auto",
     ) -> "SentenceEncoder":
-        """Loads an encoder.
+        """Loads an encoder. If this is JAX's first use in the process, a CPU becomes one JAX device a core.
 
         Args:
             name: a model folder, a folder written by `save`, a Hugging Face id, or "all-MiniLM-L6-v2", which is
@@ -98,6 +98,7 @@ class SentenceEncoder:
         Raises:
             InputError: anything about the model or the arguments that does not fit; the message says what.
         """
+        use_every_core()
         kernel = check_kernel(attention)
         return cls(**load_model(name, pooling, layers, dtype, max_length, token_weights), attention=kernel)
 

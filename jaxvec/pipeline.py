@@ -1,9 +1,11 @@
 """A stream of sentences → batches on the device, with tokenising and packing going on ahead of it."""
 
+import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -20,6 +22,8 @@ from jaxvec.tokens import Tokenizer
 
 CHUNK = 16_384  # sentences tokenised and packed together; packing never crosses a chunk
 _TOKENS_PER_DEVICE = {"cpu": 2_048}  # elsewhere 32,768
+_UNSET = -1  # of jax_num_cpu_devices
+_MOST_CPU_DEVICES = 32  # each holds a copy of the weights
 _IN_FLIGHT = 4  # batches sent ahead of the one whose result is awaited
 
 
@@ -156,6 +160,24 @@ class Pipeline:
                 f"{truncated} of {row} sentences were cut to {limit} tokens (max_length)",
                 stacklevel=stacklevel,
             )
+
+
+def use_every_core() -> None:
+    """On a CPU, makes one JAX device a core, which takes half the time of one device for all.
+
+    Nothing is changed where a backend exists already, or the number was set: by `jax_num_cpu_devices`, by the variable
+    JAX_NUM_CPU_DEVICES, or among XLA_FLAGS.
+    """
+    asked = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if asked or jax.config.jax_num_cpu_devices != _UNSET:
+        return
+    with suppress(RuntimeError):  # a backend exists
+        jax.config.update("jax_num_cpu_devices", min(_cores(), _MOST_CPU_DEVICES))
+
+
+def _cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def local_rows() -> NamedSharding:
