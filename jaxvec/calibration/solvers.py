@@ -1,5 +1,6 @@
 """Eigenvectors of a symmetric d×d matrix: on the host in float64, or traceable in float32."""
 
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -44,8 +45,8 @@ def eigendecomposition(
         ([4.0, 1.0], [[0.0, 1.0], [1.0, 0.0]])
     """
     if solver == "float64":
-        values, vectors = np.linalg.eigh(np.asarray(matrix, np.float64))
-        return np.maximum(values[::-1], 0), _with_fixed_signs(vectors[:, ::-1], np)
+        matrix = np.ascontiguousarray(matrix, np.float64)
+        return _on_the_host(matrix.tobytes(), len(matrix))
     matrix = jnp.asarray(matrix, jnp.float32)
     vectors = jnp.linalg.svd(matrix)[0] if solver == "svd" else jnp.linalg.eigh(matrix)[1]
     values, vectors = refined(matrix, vectors, rtol)
@@ -53,6 +54,15 @@ def eigendecomposition(
     varies, kept = jnp.diagonal(matrix) > 0, values > rtol * values[0]
     vectors = jnp.where(varies[:, None] | ~kept, vectors, 0)
     return values, _with_fixed_signs(vectors, jnp)
+
+
+@lru_cache(maxsize=4)  # several calibrations of the same moments need it once
+def _on_the_host(matrix: bytes, d: int) -> tuple[np.ndarray, np.ndarray]:
+    values, vectors = np.linalg.eigh(np.frombuffer(matrix, np.float64).reshape(d, d))
+    found = np.maximum(values[::-1], 0), _with_fixed_signs(vectors[:, ::-1], np)
+    for array in found:
+        array.flags.writeable = False
+    return found
 
 
 def refined(
