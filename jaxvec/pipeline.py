@@ -21,7 +21,7 @@ from jaxvec.packing import PackedBatch, Packing, common_shapes, pack
 from jaxvec.tokens import Tokenizer
 
 CHUNK = 16_384  # sentences tokenised and packed together; packing never crosses a chunk
-_TOKENS_PER_DEVICE = {"cpu": 2_048}  # elsewhere 32,768
+_TOKENS_PER_DEVICE = {"cpu": 1_024}  # what stays in its cache; elsewhere 32,768
 _UNSET = -1  # of jax_num_cpu_devices
 _MOST_CPU_DEVICES = 32  # each holds a copy of the weights
 _IN_FLIGHT = 4  # batches sent ahead of the one whose result is awaited

@@ -216,23 +216,12 @@ def test_other_devices_may_go_on_with_a_warning(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="fork and SIGKILL are POSIX")
-def test_killed_at_random_moments_encode_ends_with_the_same_bytes(bert_folder):
+def test_killed_at_random_moments_encode_and_fit_end_with_the_same_bytes(bert_folder):
     script = Path(__file__).parents[1] / "experiments/kill_and_resume.py"
-    command = [
-        sys.executable,
-        script,
-        "--kills",
-        "3",
-        "--model",
-        bert_folder,
-        "--what",
-        "encode-npy",
-        "encode-folder",
-    ]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    asked = ["--kills", "2", "--sentences", "400", "--model", bert_folder, "--what", "encode-folder", "fit"]
+    finished = subprocess.run([sys.executable, script, *asked], capture_output=True, text=True, timeout=600)
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    report = json.loads(finished.stdout)
-    assert sum(found["killed"] for found in report.values()) > 0
+    assert sum(found["killed"] for found in json.loads(finished.stdout).values()) > 0
 
 
 def test_moments_of_a_stopped_fit_go_on_to_the_same_bits(tmp_path, encoder, monkeypatch):
