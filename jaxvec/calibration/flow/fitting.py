@@ -59,12 +59,21 @@ def train(
     mesh = Mesh(np.array(jax.local_devices()), ("rows",))
     everywhere = NamedSharding(mesh, PartitionSpec())
     watched = kept[:WATCHED]
-    data = Data(kept, held, np.sqrt(np.float32(spectrum.noise)), watched, spectrum.cosines(watched))
+    deviation = np.sqrt(np.float32(spectrum.noise))
+    noisy = held + deviation * np.random.default_rng(1).normal(size=held.shape).astype(np.float32)
+    data = Data(kept, noisy, deviation, watched, spectrum.cosines(watched))
     data = jax.device_put(data, everywhere)
     rounds = -(-(len(kept) // recipe.batch_size) // ROUND)
     steps = len(kept) // recipe.batch_size // rounds
-    start = partial(_start, config=config, recipe=recipe, steps=recipe.epochs * rounds * steps)
-    states, fixed = jax.jit(start)(np.asarray(seeds, np.int32), spectrum.arrays(), data)
+    states, fixed = _start(
+        np.asarray(seeds, np.int32),
+        spectrum.arrays(),
+        _first_rows(kept, deviation, seeds, recipe.init_rows),
+        data,
+        config=config,
+        recipe=recipe,
+        steps=recipe.epochs * rounds * steps,
+    )
     states, fixed = jax.device_put((states, fixed), everywhere)
     began = np.asarray(states.best_loss)
 
@@ -78,7 +87,6 @@ def train(
         config=config,
         recipe=recipe,
         rounds=rounds,
-        steps=steps,
         mesh=mesh if mesh.size > 1 and recipe.batch_size % mesh.size == 0 else None,
     )
     total = recipe.epochs * rounds
@@ -88,7 +96,8 @@ def train(
         for number in range(len(history), total):
             if history and (np.asarray(states.stale) >= recipe.patience * rounds).all():
                 break
-            states, losses = one_round(states, fixed, data, np.int32(number))
+            order = _order(seeds, number, len(kept), (rounds, steps, recipe.batch_size))
+            states, losses = one_round(states, fixed, data, order, np.asarray(number, np.int32))
             history.append(jax.tree.map(np.asarray, losses))
             _refuse_divergence(history, steps, seeds)
             if store is not None:
@@ -131,14 +140,35 @@ def train(
     return Trained(states.best | fixed, records)
 
 
+@partial(jax.jit, static_argnames=("config", "recipe", "steps"))
 def _start(
-    seeds: Any, whitening: Any, data: Data, *, config: GlowConfig, recipe: Recipe, steps: int
+    seeds: Any, whitening: Any, rows: Any, data: Data, *, config: GlowConfig, recipe: Recipe, steps: int
 ) -> tuple[State, Any]:
-    def one(seed: Any) -> tuple[State, Any]:
-        arrays = starting_arrays(config, recipe, whitening, data.train, data.deviation, seed)
+    def one(seed: Any, rows: Any) -> tuple[State, Any]:
+        arrays = starting_arrays(config, recipe, whitening, rows, seed)
         return first_state(config, recipe, steps, data, arrays, seed), arrays[1]
 
-    return jax.vmap(one)(seeds)
+    return jax.vmap(one)(seeds, rows)
+
+
+def _first_rows(vectors: np.ndarray, deviation: Any, seeds: list[int], count: int) -> np.ndarray:
+    """What every seed's ActNorms are set from: the first vectors it trains on, with noise; [seeds, count, d]."""
+    rows = []
+    for seed in seeds:
+        chosen = vectors[_shuffled(seed, 0, len(vectors))[:count]]
+        rows.append(chosen + deviation * np.random.default_rng(seed).normal(size=chosen.shape))
+    return np.asarray(rows, np.float32)
+
+
+def _order(seeds: list[int], number: int, count: int, shape: tuple[int, int, int]) -> np.ndarray:
+    """Rows of a round, [seeds, steps, batch]: a part of the seed's order of the epoch."""
+    epoch, part = divmod(number, shape[0])
+    orders = [_shuffled(seed, epoch, count)[: np.prod(shape)].reshape(shape)[part] for seed in seeds]
+    return np.asarray(orders, np.int32)
+
+
+def _shuffled(seed: int, epoch: int, count: int) -> np.ndarray:
+    return np.random.default_rng([seed, epoch]).permutation(count)
 
 
 def _checked(vectors: Any) -> np.ndarray:

@@ -42,7 +42,7 @@ class Recipe:
 
     init: str = "whitening"
     noise: float | None = None
-    init_rows: int = 4096
+    init_rows: int = 2048
     epochs: int = 20
     batch_size: int = 128
     learning_rate: float = 5e-4

@@ -70,8 +70,7 @@ def starting_arrays(
     config: GlowConfig,
     recipe: Recipe,
     spectrum: Any,
-    vectors: Float[Array, "n d"],
-    deviation: Float[Array, ""],
+    rows: Float[Array, "n d"],
     seed: Int[Array, ""],
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """(trained, fixed) arrays of a flow before its first step; pure, so that `vmap` over seeds starts many.
@@ -80,14 +79,10 @@ def starting_arrays(
         config: the flow's shape.
         recipe: how it is trained.
         spectrum: `Spectrum.arrays()`.
-        vectors: those it is trained on.
-        deviation: standard deviation of the noise in training.
-        seed: of rotations and weights, and of which vectors the ActNorms are set from.
+        rows: what the ActNorms are set from.
+        seed: of rotations and weights.
     """
-    weights, order, noise = jax.random.split(jax.random.key(seed), 3)
-    chosen = jax.random.permutation(order, len(vectors))[: recipe.init_rows]
-    rows = vectors[chosen] + deviation * jax.random.normal(noise, (len(chosen), vectors.shape[1]))
-    glow = Glow(config, rows.shape[1:], weights)
+    glow = Glow(config, rows.shape[1:], jax.random.key(seed))
     if recipe.init == "data":
         glow.initialise(rows)
         return arrays_of(glow)

@@ -46,8 +46,8 @@ class Data(NamedTuple):
 
     Attributes:
         train: [n, d].
-        held: [m, d], not trained on.
-        deviation: of the noise that is added to both.
+        held: [m, d], not trained on, with noise.
+        deviation: of the noise that is added to training vectors.
         watched: some of train, [k, d], whose cosines are watched.
         cosines: [k, k], theirs after whitening.
     """
@@ -84,11 +84,8 @@ def mean_loss(config: GlowConfig, arrays: Arrays, batch: Float[Array, "n d"]) ->
 
 
 def held_out_loss(config: GlowConfig, arrays: Arrays, data: Data) -> Float[Array, ""]:
-    """`mean_loss` of the held-out vectors, always with the same noise; NaN where there are none."""
-    if not len(data.held):
-        return jnp.array(jnp.nan, jnp.float32)
-    noise = jax.random.normal(jax.random.key(1), data.held.shape)
-    return mean_loss(config, arrays, data.held + data.deviation * noise)
+    """`mean_loss` of the held-out vectors; NaN where there are none."""
+    return mean_loss(config, arrays, data.held) if len(data.held) else jnp.array(jnp.nan, jnp.float32)
 
 
 def similarity_drift(config: GlowConfig, arrays: Arrays, data: Data) -> Float[Array, ""]:
@@ -101,17 +98,17 @@ def similarity_drift(config: GlowConfig, arrays: Arrays, data: Data) -> Float[Ar
     return 1 - jnp.corrcoef(cosines[first, second], data.cosines[first, second])[0, 1]
 
 
-@partial(jax.jit, static_argnames=("config", "recipe", "rounds", "steps", "mesh"), donate_argnums=0)
+@partial(jax.jit, static_argnames=("config", "recipe", "rounds", "mesh"), donate_argnums=0)
 def train_round(
     states: State,
     fixed: Arrays,
     data: Data,
+    order: Int[Array | np.ndarray, "seeds steps batch"],
     number: Int[Array | np.ndarray, ""],
     *,
     config: GlowConfig,
     recipe: Recipe,
     rounds: int,
-    steps: int,
     mesh: Mesh | None,
 ) -> tuple[State, Losses]:
     """Trains every seed for one round, a part of an epoch; a seed that has stopped stays as it is.
@@ -120,30 +117,28 @@ def train_round(
         states: stacked over seeds; donated.
         fixed: the arrays that are not trained, stacked over seeds.
         data: shared by all seeds.
+        order: rows of the training vectors, by seed, step and batch.
         number: of the round, from 0 over all epochs.
         config: the flows' shape.
         recipe: how they are trained.
         rounds: of an epoch.
-        steps: of a round.
         mesh: devices over which the rows of a batch are split; None for one device.
     """
-    optimizer = make_optimizer(recipe, recipe.epochs * rounds * steps)
+    optimizer = make_optimizer(recipe, recipe.epochs * rounds * order.shape[1])
     patience = recipe.patience * rounds
 
-    def one_seed(state: State, fixed: Arrays) -> tuple[State, Losses]:
-        shuffle, noise = jax.random.split(jax.random.key(state.seed))
-        order = jax.random.permutation(jax.random.fold_in(shuffle, number // rounds), len(data.train))
-        order = order[: rounds * steps * recipe.batch_size].reshape(rounds, steps, recipe.batch_size)
-        noises = jax.random.split(jax.random.fold_in(noise, number), steps)
+    def one_seed(state: State, fixed: Arrays, order: Array) -> tuple[State, Losses]:
+        key = jax.random.fold_in(jax.random.key(state.seed), number)
 
         def step(carry: Any, inputs: Any) -> tuple[Any, Array]:
             params, optimizer_state, averaged = carry
-            rows, key = inputs
+            rows, index = inputs
             batch = data.train[rows]
             if mesh is not None:
                 batch = jax.lax.with_sharding_constraint(batch, NamedSharding(mesh, PartitionSpec("rows")))
             if recipe.noise != 0:
-                batch += data.deviation * jax.random.normal(key, batch.shape)
+                noise = jax.random.normal(jax.random.fold_in(key, index), batch.shape)
+                batch += data.deviation * noise
             loss, gradients = jax.value_and_grad(lambda p: mean_loss(config, p | fixed, batch))(params)
             updates, optimizer_state = optimizer.update(gradients, optimizer_state, params)
             params = optax.apply_updates(params, updates)
@@ -151,7 +146,7 @@ def train_round(
             return (params, optimizer_state, averaged), loss
 
         carry = (state.params, state.optimizer, state.averaged)
-        carry, losses = jax.lax.scan(step, carry, (order[number % rounds], noises))
+        carry, losses = jax.lax.scan(step, carry, (order, jnp.arange(len(order))))
         averaged = carry[2]
         held = held_out_loss(config, averaged | fixed, data)
         inside, drift = jnp.array(True), jnp.array(jnp.nan, jnp.float32)
@@ -166,4 +161,4 @@ def train_round(
         new = jax.tree.map(partial(jnp.where, state.stale < patience), new, state)
         return new, Losses(losses, held, drift)
 
-    return jax.vmap(one_seed)(states, fixed)
+    return jax.vmap(one_seed)(states, fixed, order)

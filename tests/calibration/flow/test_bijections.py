@@ -63,7 +63,7 @@ def test_laws(name, dim, double):
         dtype = jnp.float64 if double else jnp.float32
         module = trained(lambda: BIJECTIONS[name](dim, dtype))
         x = events(dim, dtype)
-        y, log_det, back, inverse_log_det, jacobian, one = quickly(everything_about, module, x)
+        y, log_det, back, inverse_log_det, jacobian, one = jax.jit(everything_about)(module, x)
         assert y.dtype == log_det.dtype == dtype
         np.testing.assert_allclose(back, x, rtol=0, atol=1e-9 if double else 1e-4)
         scale = max(1.0, float(jnp.abs(log_det).max()))
@@ -82,12 +82,6 @@ def everything_about(module, x):
     return y, log_det, back, inverse_log_det, jacobian, module.transform_and_log_det(x[1])
 
 
-def quickly(function, *arguments):
-    """Compiled without optimisation: most of these tests' time is compiling."""
-    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    return jax.jit(function, compiler_options=options)(*arguments)
-
-
 @pytest.mark.parametrize("name", BIJECTIONS)
 def test_gradients_are_finite(name):
     graph, params, rest = nnx.split(trained(lambda: BIJECTIONS[name](7, jnp.float32)), nnx.Param, ...)
@@ -96,7 +90,7 @@ def test_gradients_are_finite(name):
         z, log_det = nnx.merge(graph, params, rest).transform_and_log_det(x)
         return jnp.sum(z * z) - log_det
 
-    gradients = quickly(jax.grad(loss, argnums=(0, 1)), params, events(7, jnp.float32)[0])
+    gradients = jax.jit(jax.grad(loss, argnums=(0, 1)))(params, events(7, jnp.float32)[0])
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
 
 
@@ -183,7 +177,7 @@ def test_events_with_spatial_shape_are_squeezed():
     shape = (4, 8, 3)
     glow = trained(lambda: Glow(GlowConfig(depth=1, hidden=8), shape, KEY), size=0.05)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, *shape)), jnp.float32)
-    z, log_det, back, _, jacobian, _ = quickly(everything_about, glow, x)
+    z, log_det, back, _, jacobian, _ = jax.jit(everything_about)(glow, x)
     assert z.shape == (2, 96)
     np.testing.assert_allclose(back, x, atol=1e-4)
     expected = np.linalg.slogdet(np.asarray(jacobian, np.float64).reshape(96, 96))[1]
