@@ -16,7 +16,8 @@ from jaxvec.packing import common_shapes
 def jaxvec(*arguments, **environment):
     command = [sys.executable, "-W", "error", "-m", "jaxvec.cli", *map(str, arguments)]
     root = Path(__file__).parents[1]
-    finished = subprocess.run(command, cwd=root, env=os.environ | environment, capture_output=True, text=True)
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "1"} | environment
+    finished = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
 
