@@ -270,6 +270,8 @@ found["gradient through shard_map"] = max(
     for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(alone))
 )
 found["vectors"] = encoder.encode(sentences).tolist()
+moments = encoder.moments(sentences)
+found["mean"], found["covariance"] = moments.mean.tolist(), moments.covariance().tolist()
 print(json.dumps(found))
 """
 
@@ -282,7 +284,10 @@ def test_eight_devices_give_what_one_gives(load, run_python, bert_folder, texts)
     assert found["rows a device"] == 2
     for way in ("shard_map", "pmap", "jit over sharded rows", "gradient through shard_map"):
         assert found[way] <= 1e-5, way
-    np.testing.assert_allclose(found["vectors"], load("mean").encode(texts), atol=1e-5)
+    alone = load("mean").encode(texts)
+    np.testing.assert_allclose(found["vectors"], alone, atol=1e-5)
+    np.testing.assert_allclose(found["mean"], alone.mean(0, dtype=np.float64), atol=1e-5)
+    np.testing.assert_allclose(found["covariance"], np.cov(np.float64(alone).T), atol=1e-5)
 
 
 def test_apply_takes_rows_sharded_over_an_explicit_mesh(bert_folder, run_python):
