@@ -124,7 +124,7 @@ def run_python():
             env=os.environ | environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
         )
         assert finished.returncode == 0, finished.stderr[-3000:]
         return json.loads(finished.stdout)

@@ -127,7 +127,7 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing(tmp_path, kind, rows)
         except InputError as error:
             print(error)
     """
-    out, err = run(code, path, rows).communicate(timeout=60)
+    out, err = run(code, path, rows).communicate(timeout=300)
     assert out.startswith(f"{path} cannot be written: File too large")
     assert err == ""
     assert names(tmp_path) == []
@@ -145,7 +145,7 @@ def test_a_kill_leaves_no_file_under_the_final_name(tmp_path, kind):
     process = run(code, path, stdin=subprocess.PIPE)
     assert process.stdout.readline() == "written\n"
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == -signal.SIGKILL
     assert not path.exists()
     assert all(name.startswith(".vectors.") and name.endswith(".tmp") for name in names(tmp_path))

@@ -29,15 +29,22 @@ def shrinkage_intensity(moments: Moments, shrinkage: float | str) -> Any:
         >>> round(float(shrinkage_intensity(Moments.of(few), "ledoit-wolf")), 2)
         0.87
     """
+    check_shrinkage(shrinkage)
     if shrinkage == "ledoit-wolf":
         return _ledoit_wolf(moments)
     if shrinkage == "oas":
         return _oas(moments)
+    return shrinkage
+
+
+def check_shrinkage(shrinkage: Any) -> None:
+    """Refuses what is neither an estimator's name nor a number from 0 to 1."""
+    if shrinkage in ("ledoit-wolf", "oas"):
+        return
     if isinstance(shrinkage, str) or not 0 <= shrinkage <= 1:
         raise InputError(
             f'shrinkage is {shrinkage!r}; expected "ledoit-wolf", "oas", a number from 0 to 1, or None'
         )
-    return shrinkage
 
 
 def _ledoit_wolf(moments: Moments) -> Any:

@@ -87,6 +87,7 @@ def fit(
 
         initialize()
     from jaxvec.calibration import affine
+    from jaxvec.calibration.shrinkage import check_shrinkage
     from jaxvec.parallel import merge_moments, share
     from jaxvec.snapshot import forget_moments, moments_to_go_on_with
     from jaxvec.textfiles import read_sentences
@@ -130,6 +131,8 @@ def fit(
             f"{method} takes no option {', '.join(foreign)}; it takes {', '.join(accepted) or 'none'}"
         )
 
+    if "shrinkage" in asked:
+        check_shrinkage(asked["shrinkage"])
     if method is Method.flow:
         load = {
             "model": model,

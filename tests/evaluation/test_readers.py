@@ -264,7 +264,7 @@ def test_tfds_reads_what_it_prepared_without_tensorflow(tmp_path, run_python):
         [sys.executable, "-c", PREPARE, str(tmp_path), json.dumps(rows)],
         check=True,
         capture_output=True,
-        timeout=120,
+        timeout=600,
     )
     read = READ.replace("import sys", "import warnings; warnings.simplefilter('ignore'); import sys", 1)
     split, scored, others, tensorflow = run_python(read, tmp_path)

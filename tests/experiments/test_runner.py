@@ -119,7 +119,7 @@ def test_the_command_lists_them_and_refuses_what_it_has_not():
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
         )
 
     listed = call()
