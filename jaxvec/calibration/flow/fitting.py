@@ -110,30 +110,26 @@ def train(
             "are kept. Train on more vectors, with a smaller learning_rate, or with more noise",
             stacklevel=4,
         )
+    shared = {
+        "method": "flow",
+        "preset": preset,
+        "input_dim": rows.shape[1],
+        "dim": rows.shape[1],
+        "count": len(rows),
+        "held_out": len(held),
+        "rank": spectrum.rank,
+        "noise_variance": spectrum.noise,
+        "steps": len(history) * steps,
+        "config": asdict(config),
+        "recipe": asdict(recipe),
+    }
     records = tuple(
-        {
-            "method": "flow",
-            "preset": preset,
-            "input_dim": rows.shape[1],
-            "dim": rows.shape[1],
-            "count": len(rows),
-            "held_out": len(held),
-            "rank": spectrum.rank,
-            "noise_variance": spectrum.noise,
+        shared
+        | {
             "seed": seed,
-            "steps": len(history) * steps,
-            "rounds": [
-                {
-                    "training_bits_per_dimension": float(losses.train[i].mean()),
-                    "held_out_bits_per_dimension": _number(losses.held[i]),
-                    "drift": _number(losses.drift[i]),
-                }
-                for losses in history
-            ],
+            "rounds": _rounds(history, i),
             "start_held_out_bits_per_dimension": _number(began[i]),
             "best_held_out_bits_per_dimension": _number(states.best_loss[i]),
-            "config": asdict(config),
-            "recipe": asdict(recipe),
         }
         for i, seed in enumerate(seeds)
     )
@@ -224,6 +220,17 @@ def _progress(latest: Losses) -> str:
     trained, held = (-float(loss.mean()) * np.log(2) for loss in (latest.train, latest.held))
     watched = "" if np.isnan(held) else f", held out {held:.4f}"
     return f"log-likelihood {trained:.4f}{watched} nats per dimension"
+
+
+def _rounds(history: list[Losses], seed: int) -> list[dict[str, float | None]]:
+    return [
+        {
+            "training_bits_per_dimension": float(losses.train[seed].mean()),
+            "held_out_bits_per_dimension": _number(losses.held[seed]),
+            "drift": _number(losses.drift[seed]),
+        }
+        for losses in history
+    ]
 
 
 def _number(value: Any) -> float | None:

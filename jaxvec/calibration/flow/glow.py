@@ -102,7 +102,7 @@ class Glow(nnx.Module):
     Models", EMNLP 2020, arXiv:2011.05864.
 
     Example:
-        >>> glow = Glow(GlowConfig(), (7,), jax.random.key(0))
+        >>> glow = Glow(GlowConfig(levels=2, depth=1), (7,), jax.random.key(0))
         >>> z, log_det = glow.transform_and_log_det(jnp.arange(7.0))
         >>> bool(jnp.allclose(glow.inverse_and_log_det(z)[0], jnp.arange(7.0), atol=1e-5))
         True
