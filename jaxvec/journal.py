@@ -75,8 +75,12 @@ class Journal:
 
     def append(self, entry: dict[str, Any]) -> None:
         """Notes a finished chunk; what belongs to it must be on the disk already."""
-        self._write(entry)
-        self.entries.append(entry)
+        self.entries.append(entry)  # first: a signal may come as soon as the line is on the disk
+        try:
+            self._write(entry)
+        except InputError:
+            self.entries.pop()
+            raise
 
     def close(self) -> None:
         """Lets others open the file."""
