@@ -1,6 +1,7 @@
 """Runs published tables: what is measured stands beside what was published, is saved as it comes, and resumes."""
 
 import json
+import math
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -162,7 +163,7 @@ def _run_measures(runs: list[Run], model: Model, setup: Setup) -> None:
                 _refuse(run, row, columns, str(error))
                 continue
             for column, value in found.items():
-                run.put(row, column, {"measured": round(value, 3)})
+                run.put(row, column, {"measured": round(value, 3) if math.isfinite(value) else None})
             run.save()
 
 

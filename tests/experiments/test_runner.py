@@ -84,6 +84,44 @@ def test_what_can_be_run_is_and_the_rest_says_why(setup, tmp_path, monkeypatch):
     assert runner.Run("tiny", TINY, setup).missing(TINY.rows[0]) == ["stsb-zh", "bq"]
 
 
+def _write_stsb(folder, texts):
+    rng = np.random.default_rng(1)
+    folder.mkdir(parents=True)
+    for split, start in (("train", 0), ("dev", 20), ("test", 40)):
+        pairs = zip(texts[start : start + 40], texts[start + 60 : start + 100], strict=True)
+        rows = [f"g\tf\ty\t{i}\t{rng.integers(0, 6)}\t{a}\t{b}" for i, (a, b) in enumerate(pairs)]
+        (folder / f"sts-{split}.csv").write_text("\n".join(rows) + "\n")
+
+
+def test_tables_of_other_things_than_scores(setup, tmp_path, texts, monkeypatch):
+    from dataclasses import replace
+
+    from scipy.stats import spearmanr
+
+    from jaxvec.evaluation.edit_distance import edit_distance
+    from jaxvec.evaluation.tasks import PUBLISHED
+
+    monkeypatch.setitem(PUBLISHED, "stsb", replace(PUBLISHED["stsb"], counts={}))
+    _write_stsb(tmp_path / "data/STSB", texts)
+    (tmp_path / "data/corpus").mkdir()
+    (tmp_path / "data/corpus/some.txt").write_text("\n".join(texts) + "\n")
+    setup.models["bert-base-uncased"] = replace(setup.models["tiny-bert"], name="bert-base-uncased")
+
+    six = importlib.import_module("experiments.bert_flow_table6")
+    gold, induced, flow = six.TABLE.rows
+    dev = setup.task("stsb").scoring("dev").scored
+    expected = spearmanr(dev.scores, edit_distance(dev.first, dev.second))[0]
+    assert six.measure(setup, gold) == pytest.approx({"gold": 100.0, "edit distance": 100 * expected})
+    white = replace(flow, calibrate="whitening:4")
+    assert six.measure(setup, induced)["gold"] != six.measure(setup, white)["gold"]
+
+    one = importlib.import_module("experiments.bert_flow_table1")
+    lengths = one.measure(setup, one.TABLE.rows[0])
+    assert list(lengths) == list(one.COLUMNS)
+    assert lengths["[0, 100)"] > 0  # the vocabulary has no more words than that
+    assert np.isnan(lengths["[5K, 10K)"])
+
+
 def test_models_are_given_by_name():
     model = Model.parse("a/b=some/folder@8", "bfloat16")
     assert (model.name, model.folder, model.blocks) == ("a/b", "some/folder", 8)
