@@ -216,7 +216,7 @@ def run_demo(encoder: SentenceEncoder, questions: Sequence[str] | None = None) -
     """
     sentences, asked = demo_sentences(), list(questions or QUESTIONS)
     packing = encoder.pack(sentences)
-    encoder.encode(sentences)  # compiles
+    encoder.warm_up(packing)
     start = time.perf_counter()
     vectors = encoder.encode(sentences, show_progress=bool(sys.stderr and sys.stderr.isatty()))
     seconds = time.perf_counter() - start

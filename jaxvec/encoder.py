@@ -162,16 +162,20 @@ class SentenceEncoder:
         return self._pipeline(None).prepare(_as_list(sentences), 0, batch_tokens)[0]
 
     def warm_up(
-        self, *, normalize: bool | None = None, batch_tokens: int | None = None
+        self,
+        packing: Packing | None = None,
+        *,
+        normalize: bool | None = None,
+        batch_tokens: int | None = None,
     ) -> list[tuple[int, int, int]]:
-        """Compiles the programs that `encode` commonly needs, once; arguments as for `encode`.
+        """Compiles the programs that `encode` needs, once: for a packing, or for most corpora; arguments as for `encode`.
 
         With JAX's persistent compilation cache (`jax_compilation_cache_dir`) later processes read them from there.
 
         Returns:
             (rows, length, slots) of every program's batches.
         """
-        return self._pipeline(normalize).compile_common(batch_tokens)
+        return self._pipeline(normalize).compile(packing, batch_tokens)
 
     def encode(
         self,

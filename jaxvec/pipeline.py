@@ -87,11 +87,13 @@ class Pipeline:
         ids = self.tokenizer(texts, first_row)
         return pack(ids, tokens, self.rows.mesh.size), ids.truncated
 
-    def compile_common(self, batch_tokens: int | None) -> list[tuple[int, int, int]]:
-        """Compiles, by running them once, the programs that most corpora need: (rows, length, slots) of each."""
-        shapes = common_shapes(
-            self.tokenizer.max_length, self._batch_tokens(batch_tokens), self.rows.mesh.size
-        )
+    def compile(self, packing: Packing | None, batch_tokens: int | None) -> list[tuple[int, int, int]]:
+        """Compiles, by running them once, the programs of a packing or of most corpora: (rows, length, slots) of each."""
+        if packing is None:
+            tokens = self._batch_tokens(batch_tokens)
+            shapes = common_shapes(self.tokenizer.max_length, tokens, self.rows.mesh.size)
+        else:
+            shapes = sorted({(*batch.token_ids.shape, batch.slots) for batch in packing.batches})
         for rows, length, slots in shapes:
             empty = np.zeros((rows, length), np.int32)
             self._compute(PackedBatch(empty, empty, empty, empty, slots=slots)).block_until_ready()
