@@ -50,7 +50,7 @@ ROWS = (
 FLOWS: dict[str, dict[str, Any]] = {
     "bert_flow": {"preset": "bert_flow"},
     "glow": {},
-    "data start": {"init": "data", "epochs": 5},
+    "data start": {"init": "data", "drift": 1.0, "epochs": 5},
     "glow ×10": {"epochs": 200},
     "let go": {"drift": 1.0, "learning_rate": 1e-3, "patience": 20},
 }
@@ -93,8 +93,8 @@ def measure(name: str, vectors: np.ndarray, scores: np.ndarray) -> dict[str, Any
         "spearman": float(np.mean(values)),
         "deviation": float(np.std(values, ddof=1)),
         "bits_per_dimension": flows.spread(lambda flow: flow.bits_per_dimension(vectors).mean())[0],
-        "training_first_round": rounds[0]["training_bits_per_dimension"],
-        "training_last_round": rounds[-1]["training_bits_per_dimension"],
+        "training_start": flows[0].record["start_training_bits_per_dimension"],
+        "training_end": rounds[-1]["training_bits_per_dimension"],
         "rounds": len(rounds),
         "seconds": seconds,
     }

@@ -24,14 +24,7 @@ from jaxvec.calibration.flow.glow import GlowConfig
 class FlowEnsemble:
     """Flows that differ by their seed: `flows[i]` is one, `flows(vectors)` are all their latent vectors.
 
-    Made by `Flow.fit_many`; a pytree of arrays stacked over the seeds.
-
-    Example:
-        >>> vectors = np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32)
-        >>> flows = Flow.fit_many(vectors, seeds=range(2), levels=1, depth=1, hidden=8, epochs=1)
-        >>> mean, deviation = flows.spread(lambda flow: flow.log_likelihood(vectors).mean())
-        >>> len(flows), flows(vectors).shape, bool(deviation < 0.1)
-        (2, (2, 300, 2), True)
+    Made by `Flow.fit_many` (`Flow` has an example); a pytree of arrays stacked over the seeds.
     """
 
     arrays: dict[str, Any]

@@ -128,6 +128,7 @@ def train(
         | {
             "seed": seed,
             "rounds": _rounds(history, i),
+            "start_training_bits_per_dimension": float(history[0].train[i, 0]),
             "start_held_out_bits_per_dimension": _number(began[i]),
             "best_held_out_bits_per_dimension": _number(states.best_loss[i]),
         }

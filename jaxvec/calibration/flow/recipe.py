@@ -37,7 +37,8 @@ class Recipe:
         held_out: share of the vectors (at most 4,096) that are not trained on but watched; 0 watches nothing.
         patience: epochs without a better held-out likelihood before training stops; the best parameters are kept.
         drift: how far similarity may move from where it started, by 1 − the correlation between the cosines of
-            pairs of training vectors and those after whitening. Training stops there; 1 lets it go on.
+            pairs of training vectors and those after whitening. Training stops there; 1 lets it go on, as it
+            must where init is "data".
     """
 
     init: str = "whitening"
@@ -112,6 +113,7 @@ PRESETS: dict[str, tuple[GlowConfig, Recipe]] = {
             clip=1.0,
             ema=0.0,
             held_out=0.0,
+            drift=1.0,
         ),
     ),
 }
@@ -143,6 +145,8 @@ def configure(preset: str, options: dict[str, Any]) -> tuple[GlowConfig, Recipe]
             f"init 'whitening' needs a learned matrix to start from, and permutation is {config.permutation!r}; "
             "give permutation='lu', or init='data'"
         )
+    if recipe.init == "data" and recipe.drift < 1:
+        raise InputError("init 'data' starts far from the whitening, which drift measures from; give drift=1")
     return config, recipe
 
 

@@ -71,31 +71,30 @@ def first_state(config: GlowConfig, recipe: Recipe, steps: int, data: Data, star
     """The state before the first of so many steps; `start` is what `starting_arrays` gives."""
     params, fixed = start
     optimizer = make_optimizer(recipe, steps).init(params)
-    loss = held_out_loss(config, params | fixed, data)
+    loss, _ = watch(config, params | fixed, data)
     state = State(params, optimizer, params, params, loss, jnp.zeros((), jnp.int32), seed)
     return jax.tree.map(jnp.copy, state)  # its buffers are donated, so none may be there twice
 
 
-def mean_loss(config: GlowConfig, arrays: Arrays, batch: Float[Array, "n d"]) -> Float[Array, ""]:
-    """Mean negative log-likelihood, bits per dimension."""
-    glow = glow_of(config, batch.shape[1:], arrays)
-    z, log_det = jax.vmap(glow.transform_and_log_det)(batch)
-    return -jnp.mean(jax.vmap(log_density)(z, log_det)) / (jnp.log(2.0) * batch.shape[1])
+def bits_per_dimension(z: Float[Array, "n d"], log_det: Float[Array, " n"]) -> Float[Array, ""]:
+    """Mean negative log-likelihood of the vectors that became z."""
+    return -jnp.mean(jax.vmap(log_density)(z, log_det)) / (jnp.log(2.0) * z.shape[1])
 
 
-def held_out_loss(config: GlowConfig, arrays: Arrays, data: Data) -> Float[Array, ""]:
-    """`mean_loss` of the held-out vectors; NaN where there are none."""
-    return mean_loss(config, arrays, data.held) if len(data.held) else jnp.array(jnp.nan, jnp.float32)
+def watch(config: GlowConfig, arrays: Arrays, data: Data) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """(mean loss of the held-out vectors, drift), from one pass over both; NaN where nothing is held out.
 
-
-def similarity_drift(config: GlowConfig, arrays: Arrays, data: Data) -> Float[Array, ""]:
-    """1 − the correlation between the watched vectors' cosines, all pairs, and those after whitening."""
+    Drift is 1 − the correlation between the watched vectors' cosines, all pairs, and those after whitening.
+    """
+    held = len(data.held)
     glow = glow_of(config, data.watched.shape[1:], arrays)
-    z, _ = jax.vmap(glow.transform_and_log_det)(data.watched)
-    unit = normalize(z)
+    z, log_det = jax.vmap(glow.transform_and_log_det)(jnp.concatenate([data.held, data.watched]))
+    loss = bits_per_dimension(z[:held], log_det[:held]) if held else jnp.array(jnp.nan, jnp.float32)
+    unit = normalize(z[held:])
     cosines = jnp.matmul(unit, unit.T, precision=HIGHEST)
-    first, second = jnp.triu_indices(len(z), 1)
-    return 1 - jnp.corrcoef(cosines[first, second], data.cosines[first, second])[0, 1]
+    first, second = np.triu_indices(len(unit), 1)
+    pairs = jnp.stack([cosines[first, second], data.cosines[first, second]])
+    return loss, 1 - jnp.corrcoef(pairs)[0, 1]
 
 
 @partial(jax.jit, static_argnames=("config", "recipe", "rounds", "mesh"), donate_argnums=0)
@@ -139,7 +138,12 @@ def train_round(
             if recipe.noise != 0:
                 noise = jax.random.normal(jax.random.fold_in(key, index), batch.shape)
                 batch += data.deviation * noise
-            loss, gradients = jax.value_and_grad(lambda p: mean_loss(config, p | fixed, batch))(params)
+
+            def loss_of(params: Arrays) -> Array:
+                glow = glow_of(config, batch.shape[1:], params | fixed)
+                return bits_per_dimension(*jax.vmap(glow.transform_and_log_det)(batch))
+
+            loss, gradients = jax.value_and_grad(loss_of)(params)
             updates, optimizer_state = optimizer.update(gradients, optimizer_state, params)
             params = optax.apply_updates(params, updates)
             averaged = jax.tree.map(lambda a, p: recipe.ema * a + (1 - recipe.ema) * p, averaged, params)
@@ -148,11 +152,8 @@ def train_round(
         carry = (state.params, state.optimizer, state.averaged)
         carry, losses = jax.lax.scan(step, carry, (order, jnp.arange(len(order))))
         averaged = carry[2]
-        held = held_out_loss(config, averaged | fixed, data)
-        inside, drift = jnp.array(True), jnp.array(jnp.nan, jnp.float32)
-        if recipe.init == "whitening":
-            drift = similarity_drift(config, averaged | fixed, data)
-            inside = drift <= recipe.drift
+        held, drift = watch(config, averaged | fixed, data)
+        inside = (drift <= recipe.drift) | (recipe.drift >= 1)
         better = inside & (held < state.best_loss) if len(data.held) else inside
         best = jax.tree.map(partial(jnp.where, better), averaged, state.best)
         best_loss = jnp.where(better, held, state.best_loss)
