@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from jaxvec import Index, InputError, Moments, whitening
+from jaxvec import Index, InputError
 from jaxvec.search.handover import to_faiss, to_usearch, write_documents, write_faiss, write_usearch
 
 faiss = pytest.importorskip("faiss")
@@ -21,11 +21,9 @@ def one_thread():
 
 
 @pytest.fixture(scope="module", params=["cosine", "dot"])
-def index(request, encoder, texts, tmp_path_factory):
+def index(request, encoder, texts, tmp_path_factory, principal):
     folder = tmp_path_factory.mktemp("index") / "index"
-    index = Index.build(
-        folder, encoder, texts, calibrate=lambda v: whitening(Moments.of(v), dim=16), metric=request.param
-    )
+    index = Index.build(folder, encoder, texts, calibrate=principal(16), metric=request.param)
     return index.remove(range(0, 200, 7))
 
 
@@ -60,11 +58,9 @@ def test_approximate_indexes_find_nearly_the_same(index, queries):
         to_faiss(index, "lsh")
 
 
-def test_ivf_pq(encoder, texts, tmp_path):
+def test_ivf_pq(encoder, texts, tmp_path, principal):
     documents = [f"{text} {number}" for number, text in enumerate(texts * 2)]
-    index = Index.build(
-        tmp_path / "index", encoder, documents, calibrate=lambda v: whitening(Moments.of(v), dim=4)
-    )
+    index = Index.build(tmp_path / "index", encoder, documents, calibrate=principal(4))
     queries = index.vectors[0:50]
     made = to_faiss(index, "ivf-pq")
     faiss.extract_index_ivf(made).nprobe = 10

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxvec import Index, InputError, Moments, SentenceEncoder, pipeline, resume, top_k, whitening
+from jaxvec import Index, InputError, SentenceEncoder, pipeline, resume, top_k
 
 KILLED = """
 import os, signal, sys
@@ -41,10 +41,6 @@ def folder(built, tmp_path):
     return Path(shutil.copytree(built, tmp_path / "index"))
 
 
-def whitened_to(dim):
-    return lambda vectors: whitening(Moments.of(vectors), dim=dim)
-
-
 def files(folder):
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -67,11 +63,11 @@ def test_answers_are_those_of_the_vectors(encoder, texts, folder):
     ("dtype", "metric"), [("float32", "cosine"), ("bfloat16", "dot"), ("int8", "cosine")]
 )
 def test_a_calibration_is_fitted_once_and_applied_to_documents_and_queries(
-    encoder, texts, tmp_path, dtype, metric
+    encoder, texts, tmp_path, dtype, metric, principal
 ):
     folder = tmp_path / "index"
-    Index.build(folder, encoder, texts, calibrate=whitened_to(8), dtype=dtype, metric=metric)
-    whitened = encoder.with_calibration(whitening(encoder.moments(texts), dim=8))
+    Index.build(folder, encoder, texts, calibrate=principal(8), dtype=dtype, metric=metric)
+    whitened = encoder.with_calibration(principal(8)(encoder.encode(texts, normalize=False)))
     expected = top_k(whitened.encode(texts[:9]), whitened.encode(texts), 3, metric=metric)
     index = Index.open(folder)
     assert (index.dim, index.encoder.dim) == (8, 8)
@@ -115,7 +111,7 @@ def test_removing_everything_leaves_nothing_to_find(folder):
 
 
 def test_killed_while_indexing_the_same_call_gives_the_same_bytes(
-    encoder, model_folder, texts, tmp_path, monkeypatch
+    encoder, model_folder, texts, tmp_path, monkeypatch, principal
 ):
     for module in (pipeline, resume):
         monkeypatch.setattr(module, "CHUNK", 16)
@@ -128,7 +124,7 @@ def test_killed_while_indexing_the_same_call_gives_the_same_bytes(
     assert not killed.exists()
     with pytest.raises(InputError, match="the run that makes it is not finished"):
         Index.open(killed)
-    options = {"calibrate": whitened_to(4), "dtype": "int8"}
+    options = {"calibrate": principal(4), "dtype": "int8"}
     ticks = []
     Index.build(killed, encoder, texts[:100], tick=ticks.append, **options)
     assert 0 < sum(ticks) < 100
@@ -180,14 +176,14 @@ def test_a_damaged_description_and_another_folder_are_refused(folder, tmp_path):
         Index.open(tmp_path)
 
 
-def test_another_model_is_refused(encoder, folder, write_bert, tmp_path):
+def test_another_model_is_refused(encoder, texts, folder, write_bert, tmp_path, principal):
     other = SentenceEncoder.load(write_bert(tmp_path / "other", blocks=1, seed=1))
     with pytest.raises(InputError, match="made with another encoder"):
         Index.open(folder, other)
     with pytest.raises(InputError, match=r"layers \[0\] instead of \[1\]"):
         Index.open(folder, encoder.with_layers(0))
     with pytest.raises(InputError, match="calibration"):
-        Index.open(folder, encoder.with_calibration(whitening(encoder.moments(["a", "b", "c d"]), dim=2)))
+        Index.open(folder, encoder.with_calibration(principal(2)(encoder.encode(texts))))
     with pytest.raises(InputError, match=r"queries have shape \(1, 5\); this corpus takes \[q, 32\]"):
         Index.open(folder, encoder).top_k(np.ones((1, 5), np.float32), 1)
 
