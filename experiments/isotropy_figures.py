@@ -19,7 +19,7 @@ import numpy as np
 import jaxvec
 from jaxvec.calibration.affine import whitening
 from jaxvec.calibration.moments import Moments
-from jaxvec.evaluation.edit_distance import edit_distance
+from jaxvec.evaluation.edit_distance import token_edit_distance
 from jaxvec.evaluation.figures import (
     draw_against,
     draw_cosines,
@@ -90,11 +90,7 @@ def _maps(forms, dev):
 
 
 def _similarity(forms, encoder, dev):
-    def tokens(texts):
-        ids = encoder.tokenizer(texts)
-        return [row.tolist() for row in np.split(ids.values, ids.offsets[1:-1])]
-
-    distances = edit_distance(tokens(dev.first), tokens(dev.second))
+    distances = token_edit_distance(encoder.tokenizer, dev.first, dev.second)
     figure, axes = new_figure(2, 2)
     found = {"gold": {"edit distance": spearman(dev.scores, distances), "gold": 1.0}}
     for column, (name, x) in enumerate(forms.items()):

@@ -1,6 +1,7 @@
 """How far apart two sentences are as strings: what a similarity of meanings should not measure."""
 
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -44,6 +45,16 @@ def edit_distance(
         chosen = order[start : start + _TOGETHER]
         distances[chosen] = _together([a[i] for i in chosen], [b[i] for i in chosen])
     return distances
+
+
+def token_edit_distance(tokenizer: Any, first: Sequence[str], second: Sequence[str]) -> Int[np.ndarray, " n"]:
+    """`edit_distance` in the tokens of a model: `tokenizer` is a `SentenceEncoder.tokenizer`."""
+
+    def rows(sentences: Sequence[str]) -> list[list[int]]:
+        ids = tokenizer(sentences)
+        return [row.tolist() for row in np.split(ids.values, ids.offsets[1:-1])]
+
+    return edit_distance(rows(first), rows(second))
 
 
 def _together(a: list[np.ndarray], b: list[np.ndarray]) -> np.ndarray:

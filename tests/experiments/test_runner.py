@@ -95,6 +95,7 @@ def _write_stsb(folder, texts):
 
 def test_tables_of_other_things_than_scores(setup, tmp_path, texts, monkeypatch):
     from dataclasses import replace
+    from itertools import pairwise
 
     from scipy.stats import spearmanr
 
@@ -110,7 +111,9 @@ def test_tables_of_other_things_than_scores(setup, tmp_path, texts, monkeypatch)
     six = importlib.import_module("experiments.bert_flow_table6")
     gold, induced, flow = six.TABLE.rows
     dev = setup.task("stsb").scoring("dev").scored
-    expected = spearmanr(dev.scores, edit_distance(dev.first, dev.second))[0]
+    ids = [setup.models["bert-base-uncased"].encoder(64).tokenizer(part) for part in (dev.first, dev.second)]
+    words = [[part.values[a:b].tolist() for a, b in pairwise(part.offsets)] for part in ids]
+    expected = spearmanr(dev.scores, edit_distance(*words))[0]
     assert six.measure(setup, gold) == pytest.approx({"gold": 100.0, "edit distance": 100 * expected})
     white = replace(flow, calibrate="whitening:4")
     assert six.measure(setup, induced)["gold"] != six.measure(setup, white)["gold"]
