@@ -6,7 +6,7 @@ A random BERT of 6 blocks × 32 (101 parameter arrays, so few flops that the cal
 2 rows of 32 tokens on the device. A call returns as soon as its work is queued; the median over 2,000 calls is reported,
 with the queue emptied after every tenth, untimed. Goal: at most 200 µs.
 
-Found on two cores of an AMD EPYC that other programs kept busy: 61 to 69 µs with JAX 0.10, 86 to 96 µs with JAX 0.12.
+Found on two cores of an AMD EPYC that other programs kept busy: 61 to 99 µs with JAX 0.10, 86 to 97 µs with JAX 0.12.
 Some 10 s.
 """
 
