@@ -3,8 +3,8 @@
 import hashlib
 import json
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ class Journal:
         except OSError as error:
             raise InputError(f"{path} cannot be written: {error.strerror}") from None
         try:
-            _lock(self._file, path)
+            _lock(self._file, path.parent)
             self.entries = self._recover(path, plan)
         except BaseException:
             self._file.close()
@@ -143,13 +143,34 @@ def _parse(lines: bytes) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     return plan, entries
 
 
-def _lock(file: Any, path: Path) -> None:
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes that ask for the same folder out of it, while the block lasts.
+
+    Raises:
+        InputError: another process is at work in it, or it cannot be opened.
+    """
+    if os.name == "nt":  # where a folder cannot be opened
+        yield
+        return
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be opened: {error.strerror}") from None
+    try:
+        _lock(descriptor, folder)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(file: Any, folder: Path) -> None:
     with suppress(ImportError):  # not on Windows
         import fcntl
 
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"{path.parent}: another process is working on it; wait for it") from None
+            raise InputError(f"{folder}: another process is working on it; wait for it") from None
         except OSError:
             pass  # a file system without locks

@@ -1,7 +1,6 @@
 """Long runs over a corpus, which go on where they were killed: encoding to disk, and moments."""
 
 import hashlib
-import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxvec.calibration.calibration import calibration_digest
 from jaxvec.errors import InputError
 from jaxvec.journal import Journal, refuse_changes, text_digest
 from jaxvec.pipeline import CHUNK
@@ -132,19 +132,14 @@ def run_plan(encoder: "SentenceEncoder", **options: Any) -> dict[str, Any]:
     from jaxvec import __version__
 
     devices = jax.local_devices()
-    calibration = None
-    if encoder.calibration is not None:
-        digest = hashlib.sha256(json.dumps(encoder.calibration.spec(), sort_keys=True).encode())
-        for name, array in sorted(encoder.calibration.to_arrays().items()):
-            digest.update(f"{name}{array.dtype}{array.shape}".encode() + array.tobytes())
-        calibration = digest.hexdigest()
+    digest = None if encoder.calibration is None else calibration_digest(encoder.calibration)
     weights = None
     if encoder.token_weights is not None:
         weights = hashlib.sha256(np.asarray(encoder.token_weights).tobytes()).hexdigest()
     described = {name: value for name, value in encoder.describe().items() if name != "model"}
     return {
         "model": encoder.fingerprint,
-        "calibration": calibration,
+        "calibration": digest,
         "token_weights": weights,
         "attention": encoder.attention,
         **described,

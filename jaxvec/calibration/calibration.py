@@ -1,6 +1,8 @@
 """What every calibration is, and how one comes back from plain values: the last station of the road."""
 
+import hashlib
 import importlib
+import json
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -44,6 +46,14 @@ class Calibration(Protocol):
 
     def figures(self) -> dict[str, Any]:
         """What the fit saw, for a report or a JSON file."""
+
+
+def calibration_digest(calibration: Calibration) -> str:
+    """What tells one calibration from another: a digest of its plain values and its arrays."""
+    digest = hashlib.sha256(json.dumps(calibration.spec(), sort_keys=True).encode())
+    for name, array in sorted(calibration.to_arrays().items()):
+        digest.update(f"{name}{array.dtype}{array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()
 
 
 def rebuild(spec: Mapping[str, Any], arrays: Mapping[str, Any]) -> Any:

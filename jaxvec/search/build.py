@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,16 @@ import numpy as np
 from jaxvec.calibration.calibration import Calibration
 from jaxvec.encoder import SentenceEncoder
 from jaxvec.errors import InputError
-from jaxvec.journal import differences
+from jaxvec.journal import locked, refuse_changes
 from jaxvec.resume import encode_to, run_plan
-from jaxvec.search.segment import ENDS, ROWS, TEXTS, check_file, file_facts, write_texts, write_vectors
-from jaxvec.vectorfiles import atomic_write_bytes
+from jaxvec.search.description import ENCODER, META, encoder_facts, sealed
+from jaxvec.search.segment import ENDS, ROWS, TEXTS, file_facts, write_texts, write_vectors
+from jaxvec.sinks import hidden_sibling
+from jaxvec.vectorfiles import atomic_folder, atomic_write_bytes
 
 Calibrate = Callable[[np.ndarray], Calibration]
-RAW, DONE = "raw.npy", "encoded.json"
+SEGMENT = "segment-{:06d}"
+RAW, CORPUS, FINISHED = "raw.npy", "corpus.json", "finished"  # in the folder of unfinished work
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,13 +41,92 @@ class Raw:
         for start in range(0, len(self), ROWS):
             yield self.vectors[start : start + ROWS]
 
+    def forget(self) -> None:
+        """Removes them; without vectors the rest does not count any more."""
+        for name in (RAW, CORPUS, TEXTS, ENDS):
+            (self.folder / name).unlink()
 
-def encode_documents(
+
+def write_index(
+    folder: Path,
+    encoder: SentenceEncoder,
+    sentences: Iterable[Any],
+    calibrate: Calibrate | None,
+    metric: str,
+    dtype: str,
+    restart: bool,
+    **run: Any,
+) -> SentenceEncoder:
+    """Writes a new index of one segment, and returns the encoder of its queries; arguments as for `Index.build`."""
+    target = Path(os.path.realpath(folder))
+    work = hidden_sibling(target)
+    with _unfinished(work, restart):
+        atomic_folder(folder)  # another process may just have made it
+        raw = _encoded(work, encoder, sentences, **run)
+        fitted = None if calibrate is None else calibrate(raw.vectors)
+        if fitted is not None:
+            encoder = encoder.with_calibration(fitted, {"documents": len(raw)})
+        with atomic_folder(work / FINISHED) as made:
+            segment = _finished(made / SEGMENT.format(0), raw, fitted, metric, dtype)
+            if encoder.provenance is not None:
+                encoder.save(made / ENCODER)
+            meta = {
+                "metric": metric,
+                "dtype": dtype,
+                "dim": encoder.dim,
+                "encoder": encoder_facts(encoder),
+                "segments": [segment],
+                "removed": [],
+            }
+            (made / META).write_bytes(sealed(meta))
+        raw.forget()
+        os.replace(work / FINISHED, target)
+    return encoder
+
+
+def write_segment(
+    folder: Path,
+    encoder: SentenceEncoder,
+    sentences: Iterable[Any],
+    metric: str,
+    dtype: str,
+    restart: bool,
+    **run: Any,
+) -> dict[str, Any]:
+    """Writes more documents as a segment, beside those of an index; returns what describes it."""
+    work = hidden_sibling(folder)
+    with _unfinished(work, restart):
+        raw = _encoded(work, encoder, sentences, **run)
+        with atomic_folder(work / FINISHED) as made:
+            segment = _finished(made / folder.name, raw, None, metric, dtype)
+        shutil.rmtree(folder, ignore_errors=True)  # a kill came before it was listed
+        os.replace(work / FINISHED / folder.name, folder)
+        raw.forget()
+    return segment
+
+
+@contextmanager
+def _unfinished(work: Path, restart: bool) -> Iterator[None]:
+    """The folder `work`, for one process at a time; afterwards it is there only if it is worth going on with."""
+    work.mkdir(exist_ok=True)
+    encoding = hidden_sibling(work / RAW)
+    with locked(work):
+        kept = (RAW, CORPUS, TEXTS, ENDS) if (work / RAW).exists() else (encoding.name,)
+        for path in list(work.iterdir()):
+            if restart or path.name not in kept:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        try:
+            yield
+        finally:
+            if not (encoding.exists() or (work / RAW).exists()):
+                shutil.rmtree(work)
+
+
+def _encoded(
     work: Path,
     encoder: SentenceEncoder,
     sentences: Iterable[Any],
     batch_tokens: int | None,
-    restart: bool,
     options: dict[str, Any] | None,
     tick: Callable[[int], Any],
 ) -> Raw:
@@ -52,37 +135,49 @@ def encode_documents(
     Raises:
         InputError: no sentences, or the folder holds work of another encoder or corpus.
     """
-    if restart:
-        shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(exist_ok=True)
     plan = run_plan(encoder, batch_tokens=batch_tokens, **(options or {}))
-    try:
-        if (work / DONE).exists():
-            _check_encoded(work, plan, sentences)
-        else:
-            encode_to(
-                work / RAW,
-                encoder,
-                write_texts(work, sentences),
-                normalize=False,
-                batch_tokens=batch_tokens,
-                options=options,
-                tick=tick,
-            )
-            facts = {name: facts for name, facts in file_facts(work).items() if name in (TEXTS, ENDS, RAW)}
-            atomic_write_bytes(work / DONE, json.dumps({"plan": plan, "files": facts}).encode())
-    except InputError:
-        if {file.name for file in work.iterdir()} <= {TEXTS, ENDS}:
-            shutil.rmtree(work)  # nothing has been encoded
-        raise
-    vectors = np.load(work / RAW, mmap_mode="r")
-    if not len(vectors):
-        shutil.rmtree(work)
+
+    def noted() -> Iterator[Any]:
+        yield from write_texts(work, sentences)
+        # All that belongs to the vectors is there before they get their name.
+        facts = {"plan": plan, "texts": file_facts(work, (TEXTS, ENDS))}
+        atomic_write_bytes(work / CORPUS, json.dumps(facts).encode())
+
+    if (work / RAW).exists():
+        _check_corpus(work, plan, sentences)
+    else:
+        encode_to(
+            work / RAW,
+            encoder,
+            noted(),
+            normalize=False,
+            batch_tokens=batch_tokens,
+            options=options,
+            tick=tick,
+        )
+    raw = Raw(work, np.load(work / RAW, mmap_mode="r"))
+    if not len(raw):
+        raw.forget()
         raise InputError("the corpus holds no sentences; there is nothing to index")
-    return Raw(work, vectors)
+    return raw
 
 
-def finish_segment(
+def _check_corpus(work: Path, plan: dict[str, Any], sentences: Iterable[Any]) -> None:
+    """Refuses finished vectors of another encoder or of other texts."""
+    noted = json.loads((work / CORPUS).read_bytes())
+    refuse_changes(work, noted["plan"], plan)
+    again = work / "again"
+    again.mkdir()
+    for _ in write_texts(again, sentences):
+        pass
+    if file_facts(again, (TEXTS, ENDS)) != noted["texts"]:
+        raise InputError(
+            f"{work} holds work on another corpus; give --restart to throw it away, or another output"
+        )
+    shutil.rmtree(again)
+
+
+def _finished(
     folder: Path, raw: Raw, calibration: Calibration | None, metric: str, dtype: str
 ) -> dict[str, Any]:
     """Writes encoded documents as a segment, each vector corrected by `calibration`; returns what describes it."""
@@ -92,27 +187,5 @@ def finish_segment(
     write_vectors(folder, batches, dim, metric, dtype)
     for name in (TEXTS, ENDS):
         shutil.copyfile(raw.folder / name, folder / name)
-    return {"name": folder.name, "rows": len(raw), "files": file_facts(folder)}
-
-
-def _check_encoded(work: Path, plan: dict[str, Any], sentences: Iterable[Any]) -> None:
-    """Refuses finished vectors of another encoder or of other texts."""
-    done = json.loads((work / DONE).read_bytes())
-    if changed := differences(done["plan"], plan):
-        raise InputError(
-            f"{work} holds work of another run: {changed}; give --restart to throw it away, or another output"
-        )
-    again = work / "again"
-    shutil.rmtree(again, ignore_errors=True)
-    again.mkdir()
-    for _ in write_texts(again, sentences):
-        pass
-    for name in (TEXTS, ENDS):
-        try:
-            check_file(again / name, done["files"][name])
-        except InputError:
-            raise InputError(
-                f"{work} holds work on another corpus; give --restart to throw it away, or another output"
-            ) from None
-        os.replace(again / name, work / name)
-    check_file(work / RAW, done["files"][RAW])
+    names = sorted(path.name for path in folder.iterdir())
+    return {"name": folder.name, "rows": len(raw), "files": file_facts(folder, names)}

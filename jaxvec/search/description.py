@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from jaxvec.calibration.calibration import calibration_digest
 from jaxvec.encoder import SentenceEncoder
 from jaxvec.errors import InputError
+from jaxvec.sinks import hidden_sibling
 
 META, ENCODER, FORMAT_VERSION = "index.json", "encoder", 1
 _SAME = ("fingerprint", "pooling", "layers", "calibration")
@@ -17,15 +16,7 @@ _SAME = ("fingerprint", "pooling", "layers", "calibration")
 
 def encoder_facts(encoder: SentenceEncoder) -> dict[str, Any]:
     """What tells one encoder's vectors from another's, and how to load it again."""
-    digest = None
-    if encoder.calibration is not None:
-        arrays = sorted(encoder.calibration.to_arrays().items())
-        digest = hashlib.sha256(json.dumps(encoder.calibration.spec(), sort_keys=True).encode())
-        for name, array in arrays:
-            digest.update(
-                f"{name}{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes()
-            )
-        digest = digest.hexdigest()
+    digest = None if encoder.calibration is None else calibration_digest(encoder.calibration)
     return {
         **encoder.describe(),
         "model": encoder.source,
@@ -36,14 +27,20 @@ def encoder_facts(encoder: SentenceEncoder) -> dict[str, Any]:
 
 def load_encoder(folder: Path, facts: dict[str, Any]) -> SentenceEncoder:
     """The encoder of these facts, with the calibration that the index keeps."""
-    if (folder / ENCODER).is_dir():
-        return SentenceEncoder.load(folder / ENCODER, max_length=facts["max_length"])
-    return SentenceEncoder.load(
-        facts["model"],
-        pooling=facts["pooling"],
-        layers=tuple(facts["layers"]),
-        max_length=facts["max_length"],
-    )
+    kept = folder / ENCODER
+    if facts["calibration"] is not None:
+        return SentenceEncoder.load(kept, max_length=facts["max_length"])
+    try:
+        return SentenceEncoder.load(
+            kept if kept.is_dir() else facts["model"],
+            pooling=facts["pooling"],
+            layers=tuple(facts["layers"]),
+            max_length=facts["max_length"],
+        )
+    except InputError as error:
+        raise InputError(
+            f"{folder}: cannot load the encoder it was made with ({error}). Put that model, or a link to it, at {kept}"
+        ) from None
 
 
 def refuse_other_encoder(folder: Path, then: dict[str, Any], encoder: SentenceEncoder) -> None:
@@ -72,11 +69,9 @@ def read_meta(folder: Path) -> dict[str, Any]:
     try:
         body, seal = (folder / META).read_bytes().decode().rstrip("\n").rsplit("\n", 1)
     except OSError:
-        target = Path(os.path.realpath(folder))
-        unfinished = target.with_name(f".{target.name}.unfinished").is_dir()
         reason = (
             "the run that makes it is not finished: give its `jaxvec index` command again"
-            if unfinished
+            if hidden_sibling(folder).is_dir()
             else "expected a folder written by `jaxvec index`"
         )
         raise InputError(f"{folder} is not an index: {reason}") from None

@@ -1,8 +1,8 @@
 """A folder of documents that can be searched: texts, calibrated vectors, and which encoder made them."""
 
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,22 +13,13 @@ from jaxtyping import Array, Float, Int
 
 from jaxvec.encoder import SentenceEncoder
 from jaxvec.errors import InputError
-from jaxvec.search.build import Calibrate, encode_documents, finish_segment
+from jaxvec.journal import locked
+from jaxvec.search.build import SEGMENT, Calibrate, write_index, write_segment
 from jaxvec.search.corpus import METRICS, Corpus, check_choice, check_count
-from jaxvec.search.description import (
-    ENCODER,
-    META,
-    encoder_facts,
-    load_encoder,
-    read_meta,
-    refuse_other_encoder,
-    sealed,
-)
+from jaxvec.search.description import META, load_encoder, read_meta, refuse_other_encoder, sealed
 from jaxvec.search.segment import Joined, Segment, Selected, read_segment
 from jaxvec.search.storage import STORAGE
-from jaxvec.vectorfiles import atomic_folder, atomic_write_bytes
-
-SEGMENT = "segment-{:06d}"
+from jaxvec.vectorfiles import atomic_folder, atomic_write_bytes, check_target
 
 
 @dataclass(frozen=True)
@@ -108,27 +99,18 @@ class Index:
             raise InputError(
                 "pooling 'sif' has token weights to keep: give the index a folder fitted with it"
             )
-        target = Path(os.path.realpath(folder))
-        work = target.with_name(f".{target.name}.unfinished")
-        raw = encode_documents(work, encoder, sentences, batch_tokens, restart, options, tick)
-        fitted = None if calibrate is None else calibrate(raw.vectors)
-        if fitted is not None:
-            encoder = encoder.with_calibration(fitted, {"documents": len(raw)})
-        with atomic_folder(work / "index") as made:
-            segment = finish_segment(made / SEGMENT.format(0), raw, fitted, metric, dtype)
-            if encoder.provenance is not None:
-                encoder.save(made / ENCODER)
-            meta = {
-                "metric": metric,
-                "dtype": dtype,
-                "dim": encoder.dim,
-                "encoder": encoder_facts(encoder),
-                "segments": [segment],
-                "removed": [],
-            }
-            (made / META).write_bytes(sealed(meta))
-        os.replace(work / "index", target)
-        shutil.rmtree(work)
+        encoder = write_index(
+            Path(folder),
+            encoder,
+            sentences,
+            calibrate,
+            metric,
+            dtype,
+            restart,
+            batch_tokens=batch_tokens,
+            options=options,
+            tick=tick,
+        )
         opened = cls.open(folder)
         opened.__dict__["encoder"] = encoder
         return opened
@@ -250,16 +232,19 @@ class Index:
         Raises:
             InputError: no documents, or unfinished work on others.
         """
-        name = SEGMENT.format(len(self.segments))
-        work = self.folder / f".{name}.unfinished"
-        raw = encode_documents(work, self.encoder, sentences, batch_tokens, restart, options, tick)
-        with atomic_folder(work / "index") as made:
-            part = finish_segment(made / name, raw, None, self.meta["metric"], self.meta["dtype"])
-        shutil.rmtree(self.folder / name, ignore_errors=True)  # a kill came before it was listed
-        os.replace(work / "index" / name, self.folder / name)
-        updated = self._rewritten(segments=[*self.meta["segments"], part])
-        shutil.rmtree(work)
-        return updated
+        with self._alone():
+            part = write_segment(
+                self.folder / SEGMENT.format(len(self.segments)),
+                self.encoder,
+                sentences,
+                self.meta["metric"],
+                self.meta["dtype"],
+                restart,
+                batch_tokens=batch_tokens,
+                options=options,
+                tick=tick,
+            )
+            return self._rewritten(segments=[*self.meta["segments"], part])
 
     def remove(self, numbers: Iterable[int]) -> "Index":
         """Takes documents out; nothing is encoded or copied, and the others keep their numbers.
@@ -272,11 +257,13 @@ class Index:
         """
         valid = self.valid.copy()
         for number in numbers:
-            if not 0 <= number < len(valid) or not valid[number]:
+            known = isinstance(number, int | np.integer) and 0 <= number < len(valid)
+            if not known or not self.valid[number]:
                 raise InputError(f"there is no document {number} to remove")
             valid[number] = False
         edges = np.flatnonzero(np.diff(np.concatenate([[True], valid, [True]]).astype(np.int8)))
-        return self._rewritten(removed=edges.reshape(-1, 2).tolist())
+        with self._alone():
+            return self._rewritten(removed=edges.reshape(-1, 2).tolist())
 
     @property
     def found(self) -> Any:
@@ -290,9 +277,18 @@ class Index:
             if len(kept):
                 yield kept + start, self.vectors[start : start + rows][kept]
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else changes the folder meanwhile."""
+        check_target(self.folder / META)
+        with locked(self.folder):
+            if read_meta(self.folder) != self.meta:
+                raise InputError(f"{self.folder} was changed meanwhile; open it again")
+            for left in self.folder.glob(f".{META}.*.tmp"):  # by a kill
+                left.unlink()
+            yield
+
     def _rewritten(self, **changes: Any) -> "Index":
-        if read_meta(self.folder) != self.meta:
-            raise InputError(f"{self.folder} was changed meanwhile; open it again")
         atomic_write_bytes(self.folder / META, sealed(self.meta | changes))
         opened = Index.open(self.folder)
         if "encoder" in self.__dict__:

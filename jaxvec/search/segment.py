@@ -46,15 +46,18 @@ def write_texts(folder: Path, sentences: Iterable[Any]) -> Iterator[Any]:
     """Passes sentences on, and keeps them in `folder`; complete when the iterator is exhausted."""
     ends: list[int] = []
     end = 0
-    with open(folder / TEXTS, "wb") as file:
-        for sentence in sentences:
-            # What is not text is refused by row when it is tokenised.
-            data = sentence.encode("utf-8", "replace") if isinstance(sentence, str) else b""
-            file.write(data)
-            end += len(data)
-            ends.append(end)
-            yield sentence
-    np.save(folder / ENDS, np.array(ends, np.int64))
+    try:
+        with open(folder / TEXTS, "wb") as file:
+            for sentence in sentences:
+                # What is not text is refused by row when it is tokenised.
+                data = sentence.encode("utf-8", "replace") if isinstance(sentence, str) else b""
+                file.write(data)
+                end += len(data)
+                ends.append(end)
+                yield sentence
+        np.save(folder / ENDS, np.array(ends, np.int64))
+    except OSError as error:
+        raise InputError(f"{folder / TEXTS} cannot be written: {error.strerror or error}") from None
 
 
 def write_vectors(folder: Path, batches: Iterable[np.ndarray], dim: int, metric: str, dtype: str) -> None:
@@ -106,11 +109,9 @@ def read_segment(folder: Path, files: dict[str, dict[str, int]], dim: int, rows:
     return Segment(arrays[VECTORS], codes, arrays.get(UNITS), texts, arrays[ENDS])
 
 
-def file_facts(folder: Path) -> dict[str, dict[str, int]]:
-    """Size and CRC-32 of every file of a finished segment, by name."""
-    return {
-        path.name: {"bytes": path.stat().st_size, "crc32": _crc32(path)} for path in sorted(folder.iterdir())
-    }
+def file_facts(folder: Path, names: Iterable[str]) -> dict[str, dict[str, int]]:
+    """Size and CRC-32 of files in a folder, by name."""
+    return {name: {"bytes": (folder / name).stat().st_size, "crc32": _crc32(folder / name)} for name in names}
 
 
 def check_file(path: Path, facts: dict[str, int]) -> None:
@@ -174,7 +175,7 @@ class Selected:
 
     def __init__(self, rows: Any, numbers: np.ndarray):
         self.rows, self.numbers = rows, numbers
-        self.shape = (len(numbers), *rows.shape[1:])
+        self.shape, self.dtype = (len(numbers), *rows.shape[1:]), rows.dtype
 
     def __getitem__(self, at: Any) -> np.ndarray:
         return self.rows[self.numbers[at]]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxvec import Index, InputError, SentenceEncoder, pipeline, resume, top_k
+from jaxvec.journal import locked
 
 KILLED = """
 import os, signal, sys
@@ -106,8 +107,13 @@ def test_adding_and_removing_equals_indexing_what_is_left(encoder, texts, tmp_pa
 def test_removing_everything_leaves_nothing_to_find(folder):
     index = Index.open(folder).remove(range(200))
     assert index.search(["it rains"]) == [[]]
-    with pytest.raises(InputError, match="there is no document 3 to remove"):
-        index.remove([3])
+    for number in (3, 200, -1):
+        with pytest.raises(InputError, match=f"there is no document {number} to remove"):
+            index.remove([number])
+
+
+def test_a_number_given_twice_is_removed_once(folder):
+    assert len(Index.open(folder).remove([5, 5, 6])) == 198
 
 
 def test_killed_while_indexing_the_same_call_gives_the_same_bytes(
@@ -146,6 +152,55 @@ def test_stopped_after_encoding_nothing_is_encoded_again(encoder, texts, tmp_pat
     Index.build(folder, encoder, texts, tick=ticks.append)
     assert not ticks
     assert Index.open(folder).text(7) == texts[7]
+
+
+def stop(*_):
+    raise RuntimeError("stopped")
+
+
+def test_what_kills_have_left_behind_is_cleared_away(encoder, texts, tmp_path):
+    work = tmp_path / ".index.unfinished"
+    with pytest.raises(RuntimeError, match="stopped"):
+        Index.build(tmp_path / "index", encoder, texts[:9], calibrate=stop)
+    for name in ("finished", ".finished.0.tmp", "again", ".raw.npy.unfinished"):
+        (work / name).mkdir()
+        (work / name / "index.json").write_text("{")
+    Index.build(tmp_path / "index", encoder, texts[:9])
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+    (tmp_path / "index" / ".index.json.0.tmp").write_text("{")
+    Index.open(tmp_path / "index").remove([1])
+    assert sorted(path.name for path in (tmp_path / "index").iterdir()) == ["index.json", "segment-000000"]
+
+
+def test_an_addition_is_listed_last(folder, texts, monkeypatch):
+    """Else a kill, and the same call again, would add the documents twice."""
+    index = Index.open(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr("jaxvec.search.index.atomic_write_bytes", stop)
+        with pytest.raises(RuntimeError, match="stopped"):
+            index.add(texts[:9])
+    assert not list(folder.glob(".*"))
+    assert len(Index.open(folder)) == 200
+    assert len(index.add(texts[:9])) == 209
+
+
+def test_an_update_of_jax_between_encoding_and_the_rest_only_warns(encoder, texts, tmp_path):
+    folder, noted = tmp_path / "index", tmp_path / ".index.unfinished" / "corpus.json"
+    with pytest.raises(RuntimeError, match="stopped"):
+        Index.build(folder, encoder, texts[:9], calibrate=stop)
+    noted.write_text(noted.read_text().replace("jax 0", "jax 00"))
+    with pytest.warns(UserWarning, match="versions was .*; its rows agree within rounding"):
+        Index.build(folder, encoder, texts[:9], tick=stop)
+
+
+def test_a_full_disk_is_an_error_of_one_line(encoder, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError("3000 requested and 2544 written")
+
+    monkeypatch.setattr("jaxvec.search.segment.np.save", full)
+    with pytest.raises(InputError, match=r"texts\.utf8 cannot be written: 3000 requested and 2544 written"):
+        Index.build(tmp_path / "index", encoder, ["it rains"])
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["vectors.npy", "texts.utf8", "ends.npy"])
@@ -193,6 +248,29 @@ def test_two_writers_do_not_overwrite_each_other(folder):
     first.remove([1])
     with pytest.raises(InputError, match="was changed meanwhile; open it again"):
         second.remove([2])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="folders are not locked there")
+def test_one_writer_at_a_time(encoder, folder, tmp_path):
+    index = Index.open(folder, encoder)
+    with locked(folder):
+        with pytest.raises(InputError, match="another process is working on it"):
+            index.add(["it rains"])
+        with pytest.raises(InputError, match="another process is working on it"):
+            index.remove([1])
+    (tmp_path / ".new.unfinished").mkdir()
+    with locked(tmp_path / ".new.unfinished"), pytest.raises(InputError, match="another process is working"):
+        Index.build(tmp_path / "new", encoder, ["it rains"], restart=True)
+
+
+def test_a_model_that_has_moved_can_be_put_into_the_index(write_bert, tmp_path):
+    model, moved = write_bert(tmp_path / "model", blocks=1), tmp_path / "moved"
+    index = Index.build(tmp_path / "index", SentenceEncoder.load(model, layers=(0,)), ["it rains", "the dog"])
+    model.rename(moved)
+    with pytest.raises(InputError, match=r"cannot load the encoder it was made with .* or a link to it, at"):
+        Index.open(index.folder).search(["the dog"])
+    (index.folder / "encoder").symlink_to(moved)
+    assert Index.open(index.folder).search(["the dog"])[0][0].id == 1
 
 
 @pytest.mark.parametrize(
