@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxvec.errors import InputError
 from jaxvec.pipeline import local_rows
-from jaxvec.search.corpus import Rows
+from jaxvec.search.storage import Rows, check_rows, finite
 
 BLOCK = 16_384  # rows on the devices at a time
 SAMPLE = 64  # vectors for each cluster that the first centres are chosen among
@@ -57,7 +57,7 @@ def k_means(vectors: Rows, k: int, *, seed: int = 0, passes: int = 50, tolerance
         tolerance: stop when the sum of squared distances falls by less than this share.
 
     Raises:
-        InputError: k is not between 1 and n, or a vector is not finite.
+        InputError: k is not between 1 and n, a negative seed, no pass, or vectors that are not [n, dim] and finite.
 
     References: S. P. Lloyd, "Least squares quantization in PCM", IEEE Trans. Information Theory 28, 1982;
     D. Arthur, S. Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007.
@@ -67,14 +67,18 @@ def k_means(vectors: Rows, k: int, *, seed: int = 0, passes: int = 50, tolerance
         >>> clusters.labels.tolist(), clusters.sizes.tolist(), clusters.nearest(0, 1).tolist()
         ([1, 0, 0, 1, 0], [3, 2], [1])
     """
+    check_rows(vectors)
     n = vectors.shape[0]
+    if not n:
+        raise InputError("there are no vectors to group")
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= n:
         raise InputError(f"k is {k!r}; expected a number of clusters from 1 to {n}, the number of vectors")
+    for name, value, least in (("seed", seed, 0), ("passes", passes, 1)):
+        if value < least:
+            raise InputError(f"{name} is {value}; expected {least} or more")
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.choice(n, min(n, SAMPLE * k), replace=False))
-    sample = np.asarray(vectors[chosen], np.float32)
-    if not np.isfinite(sample).all():
-        raise InputError("a vector holds a value that is not finite; encode it again with dtype float32")
+    sample = finite(np.asarray(vectors[chosen], np.float32))
     centres = _plus_plus(sample, k, rng)
     before = np.inf
     for number in range(1, passes + 1):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxvec.errors import InputError
 from jaxvec.pipeline import local_rows
-from jaxvec.search.storage import STORAGE, quantize, unit_rows
+from jaxvec.search.storage import STORAGE, Rows, check_rows, quantize, unit_rows
 from jaxvec.search.topk import Best, merged, nothing_yet, sharded_top_k
 
 # On a CPU the scores of a block stay below what malloc takes from the kernel afresh each time: half of the time went there.
@@ -23,16 +23,6 @@ QUERIES = {"cpu": 128}  # scored at a time; elsewhere 1,024
 METRICS = ("cosine", "dot")
 _IN_FLIGHT = 2  # blocks sent ahead
 _RESCORED = 256  # queries whose candidates are in memory together
-
-
-@runtime_checkable
-class Rows(Protocol):
-    """What a corpus reads vectors from: a NumPy or JAX array, a memory map, or anything sliced like one."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def __getitem__(self, at: Any) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +65,7 @@ class Corpus:
             valid: bool [n]; rows marked False are never found.
 
         Raises:
-            InputError: another metric or dtype, or vectors that are not [n, dim].
+            InputError: another metric or dtype, or vectors that are not numbers [n, dim].
 
         Example:
             >>> corpus = Corpus.of(np.eye(3, dtype=np.float32), dtype="int8")
@@ -85,8 +75,9 @@ class Corpus:
         """
         check_choice("metric", metric, METRICS)
         check_choice("dtype", dtype, STORAGE)
-        if len(vectors.shape) != 2 or vectors.shape[1] < 1:
-            raise InputError(f"vectors have shape {vectors.shape}; expected [n, dim] with dim ≥ 1")
+        check_rows(vectors)
+        if valid is not None and len(valid) != vectors.shape[0]:
+            raise InputError(f"valid marks {len(valid)} rows; there are {vectors.shape[0]} vectors")
         codes, scale = (vectors, None) if dtype == "float32" else quantize(vectors, dtype, metric)
         return cls(vectors, codes, scale, valid, metric)
 
@@ -176,11 +167,13 @@ class Corpus:
             stop = min(start + size, len(self))
             valid = np.zeros(size, bool)
             valid[: stop - start] = True if self.valid is None else self.valid[start:stop]
-            scale = None
+            codes, scale = self.codes[start:stop], None
+            if not codes.dtype.isnative:
+                codes = codes.astype(codes.dtype.newbyteorder("="))
             if self.scale is not None:
                 scale = jax.device_put(_padded(self.scale[start:stop], size), rows)
             block = (
-                jax.device_put(_padded(self.codes[start:stop], size), rows),
+                jax.device_put(_padded(codes, size), rows),
                 scale,
                 jax.device_put(valid, rows),
                 np.int32(start),
@@ -280,7 +273,7 @@ def _padded(rows: Any, size: int) -> Any:
 
 def _free_bytes(rows: NamedSharding) -> int:
     """Memory for resident blocks; none on a CPU, where the array that they came from is as near."""
-    stats = [device.memory_stats() or {} for device in rows.mesh.devices.flat]
     if jax.default_backend() == "cpu":
         return 0
+    stats = [device.memory_stats() or {} for device in rows.mesh.devices.flat]
     return sum(s.get("bytes_limit", 0) - s.get("bytes_in_use", 0) for s in stats)

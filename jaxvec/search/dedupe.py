@@ -9,8 +9,7 @@ import numpy as np
 
 from jaxvec.errors import InputError
 from jaxvec.pipeline import local_rows
-from jaxvec.search.corpus import Rows
-from jaxvec.search.storage import unit_rows
+from jaxvec.search.storage import Rows, check_rows, finite, unit_rows
 from jaxvec.search.topk import GROUP, HIGHEST
 
 BLOCK, QUERIES = 16_384, 1_024
@@ -28,7 +27,7 @@ def near_duplicates(vectors: Rows, threshold: float = 0.95) -> Iterator[tuple[in
         threshold: above 0, at most 1; what differs from 1 by less than float32 resolves (1e-6) counts as 1.
 
     Raises:
-        InputError: another threshold, or a vector that is not finite.
+        InputError: another threshold, vectors that are not [n, dim], or one that is not finite.
 
     Example:
         >>> vectors = np.array([[1, 0], [0, 1], [3, 0.1], [0, 2]], np.float32)
@@ -37,11 +36,14 @@ def near_duplicates(vectors: Rows, threshold: float = 0.95) -> Iterator[tuple[in
     """
     if not 0 < threshold <= 1:
         raise InputError(f"threshold is {threshold}; expected a cosine above 0, at most 1")
+    check_rows(vectors)
     return _pairs(vectors, threshold)
 
 
 def _pairs(vectors: Rows, threshold: float) -> Iterator[tuple[int, int, float]]:
     n, rows = vectors.shape[0], local_rows()
+    if not n:
+        return
     unit = GROUP * rows.mesh.size
     block = -(-min(n, BLOCK) // unit) * unit
     queries = min(block, QUERIES)
@@ -66,7 +68,8 @@ def _scored(
         columns = piece[:, 1:] * GROUP + np.arange(GROUP)
         scores = np.einsum("hgd,hd->hg", documents[columns], asked[piece[:, 0]])
         i = np.broadcast_to(piece[:, :1] + first, columns.shape)
-        keep = (scores >= threshold - 1e-6) & (columns + start > i)
+        # A row of zeros is nobody's duplicate, nor is what fills a block up.
+        keep = (scores >= threshold - 1e-6) & (scores > 0) & (columns + start > i)
         parts.append((i[keep], (columns + start)[keep], np.minimum(scores[keep], 1)))
     i, j, scores = (np.concatenate(part) for part in zip(*parts, strict=True))
     return i, j, scores
@@ -75,9 +78,7 @@ def _scored(
 def _unit_block(vectors: Rows, start: int, size: int) -> np.ndarray:
     block = np.zeros((size, vectors.shape[1]), np.float32)
     part = np.asarray(vectors[start : start + size], np.float32)
-    block[: len(part)] = unit_rows(part)
-    if not np.isfinite(block).all():
-        raise InputError("a vector holds a value that is not finite; encode it again with dtype float32")
+    block[: len(part)] = unit_rows(finite(part))
     return block
 
 

@@ -41,7 +41,7 @@ def block_top_k(
         cosine: divide by the length of each row; a row of zeros scores 0.
 
     Returns:
-        The new `best`.
+        The new `best`; a score of inf stands for one that is not finite.
     """
     count, k = len(rows), best[0].shape[-1]
     values = rows.astype(jnp.float32)
@@ -53,8 +53,10 @@ def block_top_k(
     def scored(products: Array, columns: Any) -> Array:
         if scale is not None:
             products = products * scale[columns]
-        # −0 and 0 are a tie for the index to break, but not for every sort.
-        return jnp.where(valid[columns], jnp.where(products == 0, 0.0, products), -jnp.inf)
+        # A value that is not finite comes first, where it is noticed. −0 and 0 are a tie for the index to break, but
+        # not for every sort.
+        products = jnp.where(jnp.isfinite(products), jnp.where(products == 0, 0.0, products), jnp.inf)
+        return jnp.where(valid[columns], products, -jnp.inf)
 
     columns = jnp.arange(count)
     if count > 2 * k * GROUP and count % GROUP == 0:

@@ -60,6 +60,20 @@ def test_numbers_of_clusters_that_cannot_be(k):
         k_means(np.ones((10, 2), np.float32), k)
 
 
+@pytest.mark.parametrize(
+    ("vectors", "options", "message"),
+    [
+        (np.ones((0, 2)), {}, "there are no vectors to group"),
+        (np.ones(2), {}, r"vectors have shape \(2,\); expected \[n, dim\]"),
+        (np.ones((9, 2)), {"seed": -1}, "seed is -1; expected 0 or more"),
+        (np.ones((9, 2)), {"passes": 0}, "passes is 0; expected 1 or more"),
+    ],
+)
+def test_what_cannot_be_grouped(vectors, options, message):
+    with pytest.raises(InputError, match=message):
+        k_means(vectors, 1, **options)
+
+
 def test_vectors_that_are_not_finite_are_refused():
     bad = np.ones((10, 2), np.float32)
     bad[3] = np.nan
@@ -69,18 +83,18 @@ def test_vectors_that_are_not_finite_are_refused():
         list(near_duplicates(bad))
 
 
-@pytest.mark.parametrize("n", [1, 2, 65, 700])
-@pytest.mark.parametrize("threshold", [0.5, 0.9, 1.0])
+@pytest.mark.parametrize("n", [0, 1, 2, 65, 700])
+@pytest.mark.parametrize("threshold", [1e-7, 0.5, 0.9, 1.0])
 def test_pairs_are_those_of_the_whole_matrix(n, threshold, monkeypatch):
     monkeypatch.setattr(dedupe, "BLOCK", 128)
     monkeypatch.setattr(dedupe, "QUERIES", 64)
     rng = np.random.default_rng(2)
     vectors = rng.standard_normal((n, 6)).astype(np.float32)
     vectors[n // 2 :] = 3 * vectors[: n - n // 2] + 0.01 * rng.integers(0, 2, (n - n // 2, 1))
-    vectors[0] = 0
+    vectors[:1] = 0
     unit = vectors / np.maximum(np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True), 1e-30)
     cosines = unit @ unit.T
-    i, j = np.nonzero(np.triu(cosines >= threshold - 1e-6, 1))
+    i, j = np.nonzero(np.triu((cosines >= threshold - 1e-6) & (cosines > 0), 1))
     pairs = list(near_duplicates(vectors, threshold))
     assert [pair[:2] for pair in pairs] == list(zip(i.tolist(), j.tolist(), strict=True))
     assert np.abs([pair[2] for pair in pairs] - cosines[i, j]).max(initial=0) < 1e-5

@@ -21,6 +21,11 @@ for n, k in ((1, 3), (2999, 7)):
     exact = queries @ vectors.T
     order = np.argsort(-exact, axis=1, kind="stable")[:, :k]
     same.append(bool((rows == order).all() and (scores == np.take_along_axis(exact, order, 1)).all()))
+vectors[1500, 3] = np.nan
+try:
+    corpus.top_k(queries, vectors, 3)
+except corpus.InputError:
+    same.append("refused")
 print(json.dumps([jax.local_device_count(), same]))
 """
 
@@ -56,7 +61,7 @@ def test_equals_brute_force_ties_included(n, k):
 
 
 def test_equals_brute_force_on_eight_devices(run_python):
-    assert run_python(EIGHT) == [8, [True, True]]
+    assert run_python(EIGHT) == [8, [True, True, "refused"]]
 
 
 def test_zeros_of_either_sign_are_a_tie():
@@ -139,6 +144,28 @@ def test_removed_rows_are_never_found(dtype):
     assert nothing.top_k(asked, 3)[1].shape == (5, 0)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+def test_one_value_that_is_not_finite_is_noticed(value, dtype, metric):
+    vectors = np.random.default_rng(6).standard_normal((3000, 13)).astype(np.float32)
+    asked = np.abs(vectors[:2])
+    vectors[1500, 3] = value
+    with pytest.raises(InputError, match=r"a vector .* not finite"):
+        top_k(asked, vectors, 3, metric=metric, dtype=dtype)
+
+
+@pytest.mark.parametrize("kind", ["<f2", ">f4", "<f8", "i1", "bool"])
+def test_vectors_of_every_type_and_order(kind):
+    rng = np.random.default_rng(7)
+    vectors, asked = integers(rng, 3000, 13).astype(kind), integers(rng, 4, 13)
+    expected = brute_force(asked, vectors.astype(np.float32), 5)
+    for stored in (vectors, np.asfortranarray(vectors), vectors[::-1][::-1]):
+        scores, rows = top_k(asked, stored, 5, metric="dot")
+        assert np.array_equal(rows, expected[1])
+        assert np.array_equal(scores, expected[0])
+
+
 def test_nothing_to_find_and_nobody_asking():
     assert top_k(np.ones((3, 5), np.float32), np.empty((0, 5), np.float32), 4)[1].shape == (3, 0)
     assert top_k(np.empty((0, 5), np.float32), np.ones((9, 5), np.float32), 4)[0].shape == (0, 4)
@@ -166,6 +193,8 @@ def test_other_numbers_of_queries_and_rows_compile_nothing(compiled):
         ({"queries": np.full((2, 5), np.nan, np.float32)}, "a query holds a value that is not finite"),
         ({"vectors": np.full((9, 5), np.nan, np.float32)}, "the corpus holds a vector that is not finite"),
         ({"vectors": np.ones(5, np.float32)}, r"vectors have shape \(5,\); expected \[n, dim\]"),
+        ({"vectors": np.ones((9, 5), complex)}, "vectors hold complex128; expected real numbers"),
+        ({"vectors": np.full((9, 5), "a")}, "vectors hold <U1; expected real numbers"),
         ({"metric": "euclid"}, "metric is 'euclid'; expected one of cosine, dot"),
         ({"dtype": "int4"}, "dtype is 'int4'; expected one of float32, bfloat16, int8"),
     ],
