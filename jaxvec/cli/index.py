@@ -144,9 +144,11 @@ def remove(
     """Take documents out of an index; the others keep their numbers."""
     from jaxvec.search.index import Index
 
-    made = Index.open(folder).remove(numbers)
+    opened = Index.open(folder)
+    made = opened.remove(numbers)
+    removed = len(opened) - len(made)
     print_result(
         as_json,
-        f"{folder}: {len(numbers)} removed, {len(made):,} documents left",
-        {"output": str(folder), "removed": len(numbers), "documents": len(made)},
+        f"{folder}: {removed:,} removed, {len(made):,} documents left",
+        {"output": str(folder), "removed": removed, "documents": len(made)},
     )

@@ -10,14 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from jaxvec.cli.index import Folder
-from jaxvec.cli.options import (
-    Json,
-    print_result,
-    say,
-)
+from jaxvec.cli.options import Errors, Json, print_result, say
 from jaxvec.errors import InputError
 
 QUERIES = 1_024  # searched for together when they come from a stream
+HANDOVER = (".parquet", ".npy", ".faiss", ".usearch")
 Lines = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 
 
@@ -30,6 +27,7 @@ def search(
         ),
     ] = None,
     k: Annotated[int, typer.Option("-k", help="Answers to a query.")] = 5,
+    errors: Errors = "strict",
     as_json: Lines = False,
 ) -> None:
     """Find the documents that are nearest to a query in meaning."""
@@ -39,14 +37,16 @@ def search(
 
     check_count(k)
     prompted = not queries
-    if prompted and not sys.stdin.isatty():
+    if prompted and not (sys.stdin and sys.stdin.isatty()):
         raise InputError("give a query, or - to read one query a line from standard input")
+    if queries and len(queries) > 1 and "-" in queries:
+        raise InputError("- reads the queries from standard input; give it alone")
     opened = Index.open(folder)
     stream: Iterable[str] = queries or ()
     if prompted:
         stream = _prompt()
     elif queries == ["-"]:
-        stream = read_sentences("-")
+        stream = read_sentences("-", errors=errors)
     headed = not prompted and (queries == ["-"] or len(queries) > 1)
     iterator = iter(stream)
     while part := list(islice(iterator, 1 if prompted else QUERIES)):
@@ -141,10 +141,12 @@ def handover(
     from jaxvec.search import handover as others
     from jaxvec.search.index import Index
 
-    opened = Index.open(folder)
     suffix = output.suffix.lower()
+    if suffix not in HANDOVER:
+        raise InputError(f"{output}: expected a name ending in {', '.join(HANDOVER)}")
     if suffix != ".faiss" and (kind != "flat" or raw_queries):
         raise InputError(f"{output}: --kind and --raw-queries are for FAISS; name the file .faiss")
+    opened = Index.open(folder)
     if suffix == ".faiss":
         others.write_faiss(opened, output, kind, raw_queries=raw_queries)
     elif suffix == ".usearch":
@@ -160,9 +162,13 @@ def handover(
 
 def _prompt() -> Iterator[str]:
     while True:
+        shown = "? " if sys.stdout.isatty() else ""  # input() would write it among the results
+        if not shown:
+            print("? ", end="", file=sys.stderr, flush=True)
         try:
-            query = input("? ")
+            query = input(shown)
         except EOFError:
+            print(file=sys.stderr)
             return
         if query.strip():
             yield query
@@ -173,7 +179,8 @@ def _print_hits(query: str, hits: Sequence[Any], as_json: bool, headed: bool) ->
     if headed:
         lines = [query, *(f"  {line}" for line in lines)]
     found = [{"id": hit.id, "score": hit.score, "text": hit.text} for hit in hits]
-    print_result(as_json, "\n".join(lines), {"query": query, "hits": found})
+    if lines or as_json:
+        print_result(as_json, "\n".join(lines), {"query": query, "hits": found})
 
 
 def _one_line(text: str) -> str:

@@ -109,12 +109,14 @@ def write_faiss(
     index: Index, path: str | os.PathLike[str], kind: str = "flat", *, raw_queries: bool = False
 ) -> None:
     """Writes what `to_faiss` gives, for `faiss.read_index`."""
+    check_target(path)
     made = to_faiss(index, kind, raw_queries=raw_queries)
     atomic_write_bytes(path, _import("faiss", "faiss").serialize_index(made).tobytes())
 
 
 def write_usearch(index: Index, path: str | os.PathLike[str]) -> None:
     """Writes what `to_usearch` gives, for `usearch.index.Index.restore`."""
+    check_target(path)
     atomic_write_bytes(path, bytes(to_usearch(index).save()))
 
 
@@ -157,4 +159,4 @@ def _import(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise InputError(f"{module} is not installed: pip install 'jaxvec[{extra}]'") from error
+        raise InputError(f"{extra} is not installed: pip install 'jaxvec[{extra}]'") from error

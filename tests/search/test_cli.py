@@ -35,7 +35,9 @@ def run(monkeypatch, capsys):
 
     def call(*arguments, stdin="", terminal=False):
         monkeypatch.setattr(sys, "argv", ["jaxvec", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        monkeypatch.setattr(
+            sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode(errors="surrogateescape")))
+        )
         monkeypatch.setattr(sys.stdin, "isatty", lambda: terminal)
         try:
             cli.main()
@@ -81,9 +83,17 @@ def test_on_a_terminal_there_is_a_prompt(run, made, monkeypatch):
             raise EOFError from None
 
     monkeypatch.setattr("builtins.input", answer)
-    code, out, _ = run("search", folder, "-k", 1, terminal=True)
+    code, out, err = run("search", folder, "-k", 1, terminal=True)
     assert code == 0
     assert out.split()[1] == "8"
+    assert err == "? ? ? \n"  # standard output is none, and holds results only
+
+
+def test_bytes_that_are_not_utf8_are_named_or_replaced(run, made):
+    code, _, err = run("search", made[0], "-", stdin="a\udcff")
+    assert code == 2
+    assert "is not UTF-8" in err
+    assert run("search", made[0], "-", "-k", 1, "--errors", "replace", stdin="a\udcff")[0] == 0
 
 
 def test_add_and_remove(run, model_folder, tmp_path):
@@ -99,6 +109,10 @@ def test_add_and_remove(run, model_folder, tmp_path):
     _, out, _ = run("search", folder, "the dog", "-k", 9, "--json")
     assert {hit["id"] for hit in json.loads(out)["hits"]} == {1, 3}
     assert run("remove", folder, 2)[0] == 2
+    assert run("remove", folder, 1, 3, 3)[1] == f"{folder}: 2 removed, 0 documents left\n"
+    assert run("search", folder, "the dog")[:2] == (0, "")
+    assert run("dedupe", folder)[:2] == (0, "")
+    assert "there are no vectors to group" in run("cluster", folder, "-k", 1)[2]
 
 
 def test_cluster(run, made, tmp_path):
@@ -143,6 +157,7 @@ def test_bad_input_ends_with_one_line(run, made, model_folder, tmp_path):
         (("search", folder, "a", "-k", 0), "k is 0"),
         (("search", folder, "a", "-k", -1), "k is -1"),
         (("search", folder), "give a query, or -"),
+        (("search", folder, "a", "-"), "give it alone"),
         (("search", tmp_path, "a"), "is not an index"),
         (("index", model_folder, empty, "-o", out), "holds no sentences"),
         (("index", model_folder, corpus, "-o", folder), "not empty"),
@@ -152,8 +167,10 @@ def test_bad_input_ends_with_one_line(run, made, model_folder, tmp_path):
         (("index", model_folder, corpus, "-o", out, "--calibrate", "magic"), "expected raw, whitening"),
         (("add", folder, empty), "holds no sentences"),
         (("cluster", folder, "-k", 61), "expected a number of clusters from 1 to 60"),
+        (("cluster", folder, "--seed", -1), "seed is -1"),
         (("dedupe", folder, "--threshold", 2), "expected a cosine above 0"),
-        (("handover", folder, "-o", tmp_path / "a.txt"), "expected a name ending in .npy or .parquet"),
+        (("handover", folder, "-o", tmp_path / "a.txt"), "ending in .parquet, .npy, .faiss, .usearch"),
+        (("handover", folder, "-o", tmp_path / "none" / "a.usearch"), "there is no folder"),
         (("handover", folder, "-o", tmp_path / "a.npy", "--kind", "hnsw"), "name the file .faiss"),
     ):
         code, stdout, stderr = run(*arguments)

@@ -1,6 +1,7 @@
 """What is handed over finds the same documents as the index itself."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -109,3 +110,12 @@ def test_a_transform_needs_a_linear_calibration(encoder, tmp_path):
     index = Index.build(tmp_path / "index", encoder, ["it rains", "the man plays"])
     with pytest.raises(InputError, match="has no calibration, so there is no FAISS transform"):
         to_faiss(index, raw_queries=True)
+
+
+@pytest.mark.parametrize("name", ["faiss", "usearch.index", "pyarrow"])
+def test_what_is_not_installed_is_named(index, tmp_path, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, name, None)
+    write = {"faiss": write_faiss, "usearch.index": write_usearch, "pyarrow": write_documents}[name]
+    with pytest.raises(InputError, match=rf"{name[:7]}.*pip install 'jaxvec\["):
+        write(index, tmp_path / "a.parquet")
+    assert not list(tmp_path.iterdir())
