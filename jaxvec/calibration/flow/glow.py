@@ -47,8 +47,12 @@ class GlowConfig:
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
                 raise InputError(f"{name} is {value!r}; expected a whole number, 1 or more")
         for name, known in (("coupling", COUPLINGS), ("permutation", PERMUTATIONS)):
-            if getattr(self, name) not in known:
+            if getattr(self, name) not in tuple(known):
                 raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(known)}")
+        if not isinstance(self.learned_prior, bool):
+            raise InputError(f"learned_prior is {self.learned_prior!r}; expected True or False")
+        if not isinstance(self.factor, int | float) or not 1e-3 <= self.factor <= 1e3:
+            raise InputError(f"factor is {self.factor!r}; expected a number from 0.001 to 1000")
 
 
 class Step(nnx.Module):

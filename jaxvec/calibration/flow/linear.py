@@ -79,13 +79,13 @@ class DenseMatrix(nnx.Module):
     ) -> tuple[Float[Array, "*event dim"], Float[Array, ""]]:
         """(y, log|det ∂y/∂x|)."""
         matrix = self.matrix[...]
-        return jnp.matmul(x, matrix.T, precision=HIGHEST), positions(x) * log_abs_det(matrix)
+        return jnp.matmul(x, matrix.T, precision=HIGHEST), positions(x) * log_abs_det_and_inverse(matrix)[0]
 
     def inverse_and_log_det(
         self, y: Float[Array, "*event dim"]
     ) -> tuple[Float[Array, "*event dim"], Float[Array, ""]]:
         """(x, log|det ∂x/∂y|)."""
-        log_det, inverse = _log_abs_det_and_inverse(self.matrix[...])  # once, however many rows are mapped
+        log_det, inverse = log_abs_det_and_inverse(self.matrix[...])  # once, however many rows are mapped
         return jnp.matmul(y, inverse.T, precision=HIGHEST), -positions(y) * log_det
 
 
@@ -146,19 +146,22 @@ def _qr(matrix: Array) -> tuple[Array, Array]:
 
 
 @jax.custom_jvp
-def log_abs_det(matrix: Float[Array, "dim dim"]) -> Float[Array, ""]:
-    """log|det matrix|; its derivative is tr(W⁻¹ dW)."""
-    return _log_abs_det_and_inverse(matrix)[0]
+def log_abs_det_and_inverse(
+    matrix: Float[Array, "dim dim"],
+) -> tuple[Float[Array, ""], Float[Array, "dim dim"]]:
+    """(log|det W|, W⁻¹); their derivatives are tr(W⁻¹ dW) and −W⁻¹ dW W⁻¹."""
+    return _decomposed(matrix)
 
 
-@log_abs_det.defjvp
-def _log_abs_det_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    value, inverse = _log_abs_det_and_inverse(primals[0])
-    return value, jnp.sum(inverse.T * tangents[0])
+@log_abs_det_and_inverse.defjvp
+def _derivatives(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Any, Any]:
+    log_det, inverse = log_abs_det_and_inverse(primals[0])
+    moved = jnp.matmul(inverse, tangents[0], precision=HIGHEST)
+    return (log_det, inverse), (jnp.trace(moved), -jnp.matmul(moved, inverse, precision=HIGHEST))
 
 
 @jax.custom_batching.sequential_vmap
-def _log_abs_det_and_inverse(matrix: Array) -> tuple[Array, Array]:
+def _decomposed(matrix: Array) -> tuple[Array, Array]:
     q, r = _qr(matrix)
     inverse = solve_triangular(r, q.T, lower=False)
     return jnp.sum(jnp.log(jnp.abs(jnp.diagonal(r)))), inverse

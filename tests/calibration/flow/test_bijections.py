@@ -14,7 +14,13 @@ from jaxvec.calibration.flow.arrays import arrays_of, glow_of
 from jaxvec.calibration.flow.coupling import AdditiveCoupling, AffineCoupling
 from jaxvec.calibration.flow.glow import Glow, GlowConfig
 from jaxvec.calibration.flow.levels import Split, Squeeze
-from jaxvec.calibration.flow.linear import DenseMatrix, LUMatrix, Permutation, Reversal, log_abs_det
+from jaxvec.calibration.flow.linear import (
+    DenseMatrix,
+    LUMatrix,
+    Permutation,
+    Reversal,
+    log_abs_det_and_inverse,
+)
 from jaxvec.calibration.flow.recipe import PRESETS
 
 KEY = jax.random.key(3)
@@ -82,16 +88,32 @@ def everything_about(module, x):
     return y, log_det, back, inverse_log_det, jacobian, module.transform_and_log_det(x[1])
 
 
-@pytest.mark.parametrize("name", BIJECTIONS)
-def test_gradients_are_finite(name):
-    graph, params, rest = nnx.split(trained(lambda: BIJECTIONS[name](7, jnp.float32)), nnx.Param, ...)
+@pytest.mark.parametrize(
+    ("name", "dim"), [(n, 7) for n in BIJECTIONS] + [(n, 1) for n in sorted(BIJECTIONS.keys() - PRESETS)]
+)
+def test_gradients_are_finite_both_ways(name, dim):
+    graph, params, rest = nnx.split(trained(lambda: BIJECTIONS[name](dim, jnp.float32)), nnx.Param, ...)
 
     def loss(params, x):
-        z, log_det = nnx.merge(graph, params, rest).transform_and_log_det(x)
-        return jnp.sum(z * z) - log_det
+        module = nnx.merge(graph, params, rest)
+        z, log_det = jax.vmap(module.transform_and_log_det)(x)
+        y, inverse_log_det = jax.vmap(module.inverse_and_log_det)(x)
+        return jnp.sum(z * z) + jnp.sum(y * y) - jnp.sum(log_det) - jnp.sum(inverse_log_det)
 
-    gradients = jax.jit(jax.grad(loss, argnums=(0, 1)))(params, events(7, jnp.float32)[0])
+    gradients = jax.jit(jax.grad(loss, argnums=(0, 1)))(params, events(dim, jnp.float32))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+
+
+@pytest.mark.parametrize("name", BIJECTIONS)
+def test_values_put_into_another_module_give_the_same_and_set_nothing_anew(name):
+    one, other = (trained(lambda: BIJECTIONS[name](7, jnp.float32), size) for size in (0.1, 0.2))
+    arrays = [jnp.array(leaf) for leaf in jax.tree.leaves(nnx.state(one))]
+    nnx.update(other, jax.tree.unflatten(jax.tree.structure(nnx.state(other)), arrays))
+    x = 100 * events(7, jnp.float32)
+    for mine, its in zip(*(jax.vmap(m.transform_and_log_det)(x) for m in (one, other)), strict=True):
+        np.testing.assert_array_equal(mine, its)
+    for array, leaf in zip(arrays, jax.tree.leaves(nnx.state(other)), strict=True):
+        np.testing.assert_array_equal(array, leaf)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -159,10 +181,17 @@ def test_a_coupling_starts_at_the_identity_with_a_bounded_scale(kind):
     assert abs(layer.transform_and_log_det(x[0])[1]) <= 2 * 3 + 1e-4
 
 
-def test_the_gradient_of_the_log_determinant():
-    matrix = jnp.asarray(np.random.default_rng(0).normal(size=(5, 5)), jnp.float32)
-    expected = jax.grad(lambda m: jnp.linalg.slogdet(m)[1])(matrix)
-    np.testing.assert_allclose(jax.grad(log_abs_det)(matrix), expected, rtol=1e-3, atol=1e-4)
+def test_derivatives_of_log_determinant_and_inverse():
+    matrix, weights = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 5)), jnp.float32)
+
+    def plain(m):
+        return jnp.linalg.slogdet(m)[1] + jnp.sum(weights * jnp.linalg.inv(m))
+
+    def ours(m):
+        log_det, inverse = log_abs_det_and_inverse(m)
+        return log_det + jnp.sum(weights * inverse)
+
+    np.testing.assert_allclose(jax.grad(ours)(matrix), jax.grad(plain)(matrix), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("learned", [False, True])
@@ -223,6 +252,7 @@ print(json.dumps([finite("lu"), finite("dense")]))
         ({"levels": 0}, "levels is 0"),
         ({"coupling": "spline"}, "additive, affine"),
         ({"depth": True}, "depth"),
+        ({"factor": 0.0}, "factor is 0"),
     ],
 )
 def test_impossible_shapes_are_refused(options, message):
