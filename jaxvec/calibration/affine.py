@@ -81,7 +81,7 @@ def whitening(
         raise InputError("zca keeps all coordinates; give dim=None, or zca=False for the leading directions")
     if not 0 <= power <= 1:
         raise InputError(f"power is {power!r}; expected 0 (rotation only) to 1 (whitening)")
-    values, vectors, solver = _principal_directions(moments, checked(moments).covariance(), solver, rtol)
+    values, vectors, solver = principal_directions(moments, checked(moments).covariance(), solver, rtol)
     alpha = None
     if shrinkage is not None:
         alpha = shrinkage_intensity(moments, shrinkage)
@@ -111,7 +111,7 @@ def pca(moments: Moments, dim: int | None = None, solver: str | None = None, rto
 
     References: K. Pearson, "On lines and planes of closest fit to systems of points in space", 1901.
     """
-    values, vectors, solver = _principal_directions(moments, checked(moments).covariance(), solver, rtol)
+    values, vectors, solver = principal_directions(moments, checked(moments).covariance(), solver, rtol)
     return _projection(moments, "pca", values, vectors, dim, {"rtol": float(rtol), "solver": solver})
 
 
@@ -175,7 +175,7 @@ def remove_components(moments: Moments, k: int, center: bool = True, solver: str
     covariance = moments.covariance(ddof=1 if center else 0)
     xp = jnp if isinstance(covariance, jax.Array) else np
     matrix = covariance if center else covariance + xp.outer(moments.mean, moments.mean)
-    values, vectors, solver = _principal_directions(moments, matrix, solver, RTOL)
+    values, vectors, solver = principal_directions(moments, matrix, solver, RTOL)
     if not isinstance(values, jax.core.Tracer) and (rank := int((values > RTOL * values[0]).sum())) < k:
         raise InputError(f"k is {k}, but the vectors vary in {rank} directions only; take a smaller k")
     leading = vectors[:, :k]
@@ -184,7 +184,7 @@ def remove_components(moments: Moments, k: int, center: bool = True, solver: str
     return _affine(moments, kernel, values, "remove_components", options, removed=int(k), center=center)
 
 
-def _principal_directions(
+def principal_directions(
     moments: Moments, matrix: Any, solver: str | None, rtol: float
 ) -> tuple[Any, Any, str]:
     """Eigenvalues, 0 where they are rounding; eigenvectors; and the solver that was used."""

@@ -16,7 +16,17 @@ ROW_BUCKETS = (256, 1024, 2048, 3072, BLOCK_ROWS)
 
 def as_rows(vectors: Any) -> Any:
     """`vectors` as an array [n, d], or an InputError."""
-    vectors = vectors if isinstance(vectors, jax.Array) else np.asarray(vectors)
+    if not isinstance(vectors, jax.Array):
+        try:
+            vectors = np.asarray(vectors)
+            if vectors.dtype.kind in "OUS":
+                vectors = vectors.astype(np.float32)
+        except (TypeError, ValueError):
+            raise InputError(
+                "vectors are not an array of numbers; expected [n, d], one row a sentence"
+            ) from None
+    if vectors.dtype.kind == "c":
+        raise InputError(f"vectors are {vectors.dtype}; expected real numbers")
     if vectors.ndim != 2 or vectors.shape[1] == 0:
         raise InputError(f"vectors have shape {vectors.shape}; expected [n, d], one row a sentence")
     return vectors

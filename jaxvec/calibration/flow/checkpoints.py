@@ -13,6 +13,17 @@ from jaxvec.calibration.flow.training import Losses, State
 from jaxvec.errors import InputError
 
 
+def check_place(folder: Any) -> None:
+    """Raises an InputError if no checkpoints can be kept there."""
+    if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+        raise InputError(f"checkpoint is {folder!r}; expected the name of a folder")
+    place = Path(os.path.abspath(folder))
+    if place.exists() and not place.is_dir():
+        raise InputError(f"{folder} is a file; expected the folder of a training's checkpoints")
+    if not place.parent.is_dir():
+        raise InputError(f"{folder}: there is no folder {place.parent}; make it first")
+
+
 class Checkpoints:
     """The last two rounds of one training, in a folder of their own.
 
@@ -27,10 +38,7 @@ class Checkpoints:
         logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax says much at every save
         self.folder, self.ocp = Path(os.path.abspath(folder)), ocp
         self.identity = json.loads(json.dumps(identity))
-        if self.folder.exists() and not self.folder.is_dir():
-            raise InputError(f"{folder} is a file; expected the folder of a training's checkpoints")
-        if not self.folder.parent.is_dir():
-            raise InputError(f"{folder}: there is no folder {self.folder.parent}; make it first")
+        check_place(folder)
         options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
         self.manager = ocp.CheckpointManager(self.folder, options=options)
 
@@ -54,7 +62,8 @@ class Checkpoints:
         if number is None:
             return None
         args, seeds = self.ocp.args, len(like.seed)
-        losses = Losses(np.zeros((seeds, steps), np.float32), *np.zeros((2, seeds), np.float32))
+        one = np.zeros(seeds, np.float32)
+        losses = Losses(np.zeros((seeds, steps), np.float32), one, one, one, np.zeros(seeds, bool))
         wanted = {"state": jax.tree.map(np.asarray, like._asdict()), "history": [losses._asdict()] * number}
         try:
             found = self.manager.restore(number, args=args.Composite(identity=args.JsonRestore()))["identity"]

@@ -1,5 +1,6 @@
 """FlowEnsemble: flows that differ by their seed, and how far they are apart."""
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -36,10 +37,11 @@ class FlowEnsemble:
         return len(next(iter(self.arrays.values())))
 
     def __getitem__(self, index: int) -> Flow:
-        """One of the flows."""
-        record = None if self.records is None else self.records[index]
+        """One of the flows; negative from the end."""
+        index = operator.index(index)
         if not -len(self) <= index < len(self):
             raise IndexError(f"flow {index} of {len(self)}")
+        record = None if self.records is None else self.records[index]
         return Flow(
             {name: array[index] for name, array in self.arrays.items()}, self.config, self.dim, record
         )

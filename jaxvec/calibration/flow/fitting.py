@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -42,21 +42,22 @@ class Trained:
 
 def train(
     vectors: Any,
-    seeds: Sequence[int],
+    seeds: Any,
     config: GlowConfig,
     recipe: Recipe,
     preset: str,
     checkpoint: str | os.PathLike[str] | None,
     show_progress: bool,
+    mesh: Mesh,
 ) -> Trained:
-    """Trains one flow for every seed, all in the same compiled programs; arguments as for `Flow.fit_many`."""
+    """Trains one flow for every seed, all in the same compiled programs, on a mesh with one axis, "rows".
+
+    The other arguments are those of `Flow.fit_many`.
+    """
     rows = _checked(vectors)
-    seeds = _checked_seeds(seeds)
+    seeds = checked_seeds(seeds)
     held, kept = _split(rows, recipe)
     spectrum = Spectrum.of(kept, recipe.noise)
-    if not spectrum.variances[0] > 0:
-        raise InputError(f"all {len(rows)} vectors are equal: they have no direction to fit")
-    mesh = Mesh(np.array(jax.local_devices()), ("rows",))
     everywhere = NamedSharding(mesh, PartitionSpec())
     watched = kept[:WATCHED]
     deviation = np.sqrt(np.float32(spectrum.noise))
@@ -99,17 +100,11 @@ def train(
             order = _order(seeds, number, len(kept), (rounds, steps, recipe.batch_size))
             states, losses = one_round(states, fixed, data, order, np.asarray(number, np.int32))
             history.append(jax.tree.map(np.asarray, losses))
-            _refuse_divergence(history, steps, seeds)
+            refuse_divergence(history, steps, seeds)
             if store is not None:
                 store.save(states, history)
             bar.update(steps)
             bar.set_postfix_str(_progress(history[-1]))
-    if held.size and (history[-1].held > began + FELL).any():
-        warnings.warn(
-            "the held-out likelihood fell below that of the start while training went on; the best parameters "
-            "are kept. Train on more vectors, with a smaller learning_rate, or with more noise",
-            stacklevel=4,
-        )
     shared = {
         "method": "flow",
         "preset": preset,
@@ -119,7 +114,6 @@ def train(
         "held_out": len(held),
         "rank": spectrum.rank,
         "noise_variance": spectrum.noise,
-        "steps": len(history) * steps,
         "config": asdict(config),
         "recipe": asdict(recipe),
     }
@@ -127,6 +121,7 @@ def train(
         shared
         | {
             "seed": seed,
+            "steps": sum(bool(losses.trained[i]) for losses in history) * steps,
             "rounds": _rounds(history, i),
             "start_training_bits_per_dimension": float(history[0].train[i, 0]),
             "start_held_out_bits_per_dimension": _number(began[i]),
@@ -134,6 +129,13 @@ def train(
         }
         for i, seed in enumerate(seeds)
     )
+    last = [record["rounds"][-1]["held_out_bits_per_dimension"] for record in records]
+    if held.size and (np.array(last) > began + FELL).any():
+        warnings.warn(
+            "the held-out likelihood fell below that of the start while training went on; the best parameters "
+            "are kept. Train on more vectors, with a smaller learning_rate, or with more noise",
+            stacklevel=4,
+        )
     return Trained(states.best | fixed, records)
 
 
@@ -185,12 +187,19 @@ def _checked(vectors: Any) -> np.ndarray:
     return rows
 
 
-def _checked_seeds(seeds: Sequence[int]) -> list[int]:
-    seeds = list(seeds)
-    whole = all(isinstance(seed, int | np.integer) and not isinstance(seed, bool) for seed in seeds)
-    if not seeds or not whole or any(not 0 <= seed < 2**31 for seed in seeds) or len(set(seeds)) < len(seeds):
-        raise InputError(f"seeds are {seeds!r}; expected different whole numbers from 0 to 2³¹ − 1")
-    return [int(seed) for seed in seeds]
+def checked_seeds(seeds: Any) -> list[int]:
+    """The seeds as a list of Python's whole numbers.
+
+    Raises:
+        InputError: none, something else, one below 0 or above 2³¹ − 1, or one twice.
+    """
+    listed = list(seeds) if isinstance(seeds, Iterable) else []
+    whole = all(isinstance(seed, int | np.integer) and not isinstance(seed, bool) for seed in listed)
+    if not listed or not whole or any(not 0 <= s < 2**31 for s in listed) or len(set(listed)) < len(listed):
+        raise InputError(
+            f"seeds are {listed or seeds!r}; expected different whole numbers from 0 to 2³¹ − 1, such as range(5)"
+        )
+    return [int(seed) for seed in listed]
 
 
 def _split(rows: np.ndarray, recipe: Recipe) -> tuple[np.ndarray, np.ndarray]:
@@ -205,14 +214,17 @@ def _split(rows: np.ndarray, recipe: Recipe) -> tuple[np.ndarray, np.ndarray]:
     return rows[order[:held]], rows[order[held:]]
 
 
-def _refuse_divergence(history: list[Losses], steps: int, seeds: list[int]) -> None:
-    began, losses = history[0].train[:, 0], history[-1].train
-    bad = ~(losses < began[:, None] + DIVERGED)
+def refuse_divergence(history: list[Losses], steps: int, seeds: list[int]) -> None:
+    """Raises an InputError, with the step, if a loss of the latest round is far above that of the first step."""
+    began, latest = history[0].train[:, 0], history[-1]
+    # The loss of a batch is that before its step; that of the watched vectors is the one after the last step.
+    losses = np.concatenate([latest.train, latest.watched[:, None]], axis=1)
+    bad = ~(losses < began[:, None] + DIVERGED) & latest.trained[:, None]
     if bad.any():
         step = int(np.argmax(bad.any(axis=0)))
         seed = int(np.argmax(bad[:, step]))
         raise InputError(
-            f"training diverged at step {(len(history) - 1) * steps + step + 1}: the loss of seed {seeds[seed]} went "
+            f"training diverged at step {(len(history) - 1) * steps + min(step + 1, steps)}: the loss of seed {seeds[seed]} went "
             f"from {began[seed]:.2f} to {losses[seed, step]:.4g} bits per dimension; give a smaller learning_rate"
         )
 
@@ -231,6 +243,7 @@ def _rounds(history: list[Losses], seed: int) -> list[dict[str, float | None]]:
             "drift": _number(losses.drift[seed]),
         }
         for losses in history
+        if losses.trained[seed]
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from jaxvec.calibration.flow.arrays import glow_of
@@ -71,7 +72,7 @@ class Flow:
         Likelihood keeps rising long after similarity has stopped to gain: a flow that is let go pulls the
         training sentences apart, whatever they mean. The preset "glow" therefore starts at the whitening of the
         data and trains on vectors with noise (`Recipe.noise`), whose density it cannot overfit; held-out
-        likelihood of such vectors is watched, and the best epoch kept.
+        likelihood of such vectors is watched, and the best round kept.
 
         Args:
             vectors: un-normalised, [n, d].
@@ -79,8 +80,8 @@ class Flow:
                 "bert_flow", the released configuration: additive couplings of width 32, fixed reversal, 3
                 levels × 3 steps, one epoch of BERT's AdamW at 1e-3.
             seed: of rotations, weights, shuffling and noise.
-            checkpoint: folder that keeps the training after every epoch; a call with the same arguments goes on
-                from there, bit for bit.
+            checkpoint: folder that keeps the training after every round, 256 steps or an epoch; a call with the
+                same arguments goes on from there, bit for bit.
             show_progress: a progress bar with the likelihood on stderr.
             **options: fields of `GlowConfig` and `Recipe`: levels, depth, hidden, coupling, permutation, init,
                 epochs, batch_size, learning_rate, …
@@ -114,8 +115,14 @@ class Flow:
         from jaxvec.calibration.flow.ensemble import FlowEnsemble
 
         config, recipe = configure(preset, options)
-        trained = train(vectors, seeds, config, recipe, preset, checkpoint, show_progress)
-        return FlowEnsemble(trained.arrays, config, trained.records[0]["dim"], trained.records)
+        if isinstance(vectors, jax.core.Tracer):
+            raise InputError("the vectors are traced; a flow is trained outside jit, on concrete ones")
+        mesh = Mesh(np.array(jax.local_devices()), ("rows",))
+        with jax.set_mesh(mesh):  # instead of the caller's, if there is one
+            trained = train(vectors, seeds, config, recipe, preset, checkpoint, show_progress, mesh)
+        # By way of the host, so that a flow is bound to no mesh and goes into every program.
+        arrays = {name: jnp.asarray(np.asarray(array)) for name, array in trained.arrays.items()}
+        return FlowEnsemble(arrays, config, trained.records[0]["dim"], trained.records)
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], arrays: Mapping[str, Any]) -> "Flow":
@@ -155,6 +162,8 @@ class Flow:
 
     def sample(self, key: Array, count: int) -> Float[Array, "count d"]:
         """Vectors drawn from the density, float32."""
+        if not isinstance(count, int | np.integer) or count < 0:
+            raise InputError(f"count is {count!r}; expected a whole number, 0 or more")
         return self.inverse(jax.random.normal(key, (count, self.dim)))
 
     def to_arrays(self) -> dict[str, np.ndarray]:
@@ -171,7 +180,7 @@ class Flow:
         }
 
     def figures(self) -> dict[str, Any]:
-        """What the fit saw: counts, recipe, and the likelihood epoch by epoch, in bits per dimension."""
+        """What the fit saw: counts, recipe, and the likelihood round by round, in bits per dimension."""
         return {"method": "flow", "input_dim": self.dim, "dim": self.dim, **(self.record or {})}
 
 

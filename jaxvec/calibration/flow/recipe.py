@@ -130,8 +130,10 @@ def configure(preset: str, options: dict[str, Any]) -> tuple[GlowConfig, Recipe]
         >>> config.levels, config.coupling, recipe.epochs
         (2, 'additive', 1)
     """
-    if preset not in PRESETS:
+    if preset not in tuple(PRESETS):
         raise InputError(f"preset is {preset!r}; expected one of {', '.join(PRESETS)}")
+    # A saved flow holds them as JSON, which knows no NumPy numbers.
+    options = {n: value.item() if isinstance(value, np.generic) else value for n, value in options.items()}
     merged = []
     for part in PRESETS[preset]:
         names = [field.name for field in fields(part)]

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxvec.calibration.affine import RTOL
+from jaxvec.calibration.affine import RTOL, principal_directions
+from jaxvec.calibration.fit_checks import checked
 from jaxvec.calibration.flow.arrays import arrays_of
 from jaxvec.calibration.flow.glow import Glow, GlowConfig
 from jaxvec.calibration.flow.recipe import Recipe
 from jaxvec.calibration.moments import Moments
-from jaxvec.calibration.solvers import eigendecomposition
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Spectrum:
     Attributes:
         mean: [d].
         directions: [d, d], one a row, descending.
-        variances: [d], as measured.
+        variances: [d], as measured; 0 where they are rounding.
         noise: variance of the noise that training adds in every direction.
     """
 
@@ -34,11 +34,15 @@ class Spectrum:
 
     @classmethod
     def of(cls, vectors: Float[np.ndarray, "n d"], noise: float | None) -> "Spectrum":
-        """Of the training vectors; `noise` as in `Recipe`."""
-        moments = Moments.of(vectors)
-        variances, columns = eigendecomposition(moments.covariance(), "float64", RTOL)
+        """Of the training vectors; `noise` as in `Recipe`.
+
+        Raises:
+            InputError: all vectors are equal, or too small or too large for float32.
+        """
+        moments = checked(Moments.of(vectors))
+        variances, columns, _ = principal_directions(moments, moments.covariance(), "float64", RTOL)
         kept = variances[variances > RTOL * variances[0]]
-        typical = float(np.exp(np.log(kept).mean())) if kept.size else 0.0
+        typical = float(np.exp(np.log(kept).mean()))
         n, d = vectors.shape
         share = float(np.sqrt(d / n)) if noise is None else noise
         return cls(np.asarray(moments.mean), columns.T, variances, share * typical)
@@ -50,8 +54,7 @@ class Spectrum:
 
     def log_scales(self) -> np.ndarray:
         """log of 1/√variance, with the noise in it; a direction below the rank cut is floored, not inverted."""
-        smallest = RTOL * self.variances[0] if self.variances[0] > 0 else 1.0
-        return -0.5 * np.log(np.maximum(self.variances, smallest) + self.noise)
+        return -0.5 * np.log(np.maximum(self.variances, RTOL * self.variances[0]) + self.noise)
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(mean, directions, log_scales), float32."""

@@ -60,18 +60,28 @@ class Data(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """Of one round: batches' [seeds, steps] and held-out [seeds] bits per dimension, and drift [seeds]."""
+    """Of one round, bits per dimension; of every seed.
+
+    Attributes:
+        train: of the batches, [seeds, steps].
+        held: of the held-out vectors after the round, [seeds].
+        watched: of the watched vectors after the round, [seeds].
+        drift: after the round, [seeds].
+        trained: whether the seed still trained, [seeds]; where not, the rest says nothing.
+    """
 
     train: Any
     held: Any
+    watched: Any
     drift: Any
+    trained: Any
 
 
 def first_state(config: GlowConfig, recipe: Recipe, steps: int, data: Data, start: Any, seed: Array) -> State:
     """The state before the first of so many steps; `start` is what `starting_arrays` gives."""
     params, fixed = start
     optimizer = make_optimizer(recipe, steps).init(params)
-    loss, _ = watch(config, params | fixed, data)
+    loss, _, _ = watch(config, params | fixed, data)
     state = State(params, optimizer, params, params, loss, jnp.zeros((), jnp.int32), seed)
     return jax.tree.map(jnp.copy, state)  # its buffers are donated, so none may be there twice
 
@@ -81,8 +91,10 @@ def bits_per_dimension(z: Float[Array, "n d"], log_det: Float[Array, " n"]) -> F
     return -jnp.mean(jax.vmap(log_density)(z, log_det)) / (jnp.log(2.0) * z.shape[1])
 
 
-def watch(config: GlowConfig, arrays: Arrays, data: Data) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """(mean loss of the held-out vectors, drift), from one pass over both; NaN where nothing is held out.
+def watch(config: GlowConfig, arrays: Arrays, data: Data) -> tuple[Float[Array, ""], ...]:
+    """(mean loss of the held-out vectors, of the watched ones, drift), from one pass over both.
+
+    The first is NaN where nothing is held out.
 
     Drift is 1 − the correlation between the watched vectors' cosines, all pairs, and those after whitening.
     """
@@ -94,7 +106,7 @@ def watch(config: GlowConfig, arrays: Arrays, data: Data) -> tuple[Float[Array, 
     cosines = jnp.matmul(unit, unit.T, precision=HIGHEST)
     first, second = np.triu_indices(len(unit), 1)
     pairs = jnp.stack([cosines[first, second], data.cosines[first, second]])
-    return loss, 1 - jnp.corrcoef(pairs)[0, 1]
+    return loss, bits_per_dimension(z[held:], log_det[held:]), 1 - jnp.corrcoef(pairs)[0, 1]
 
 
 @partial(jax.jit, static_argnames=("config", "recipe", "rounds", "mesh"), donate_argnums=0)
@@ -136,7 +148,7 @@ def train_round(
             if mesh is not None:
                 batch = jax.lax.with_sharding_constraint(batch, NamedSharding(mesh, PartitionSpec("rows")))
             if recipe.noise != 0:
-                noise = jax.random.normal(jax.random.fold_in(key, index), batch.shape)
+                noise = jax.random.normal(jax.random.fold_in(key, index), batch.shape, batch.dtype)
                 batch += data.deviation * noise
 
             def loss_of(params: Arrays) -> Array:
@@ -152,14 +164,15 @@ def train_round(
         carry = (state.params, state.optimizer, state.averaged)
         carry, losses = jax.lax.scan(step, carry, (order, jnp.arange(len(order))))
         averaged = carry[2]
-        held, drift = watch(config, averaged | fixed, data)
+        held, watched, drift = watch(config, averaged | fixed, data)
         inside = (drift <= recipe.drift) | (recipe.drift >= 1)
         better = inside & (held < state.best_loss) if len(data.held) else inside
         best = jax.tree.map(partial(jnp.where, better), averaged, state.best)
         best_loss = jnp.where(better, held, state.best_loss)
         stale = jnp.where(inside, jnp.where(better, 0, state.stale + 1), patience)
         new = State(*carry, best, best_loss, stale, state.seed)
-        new = jax.tree.map(partial(jnp.where, state.stale < patience), new, state)
-        return new, Losses(losses, held, drift)
+        trained = state.stale < patience
+        new = jax.tree.map(partial(jnp.where, trained), new, state)
+        return new, Losses(losses, held, watched, drift, trained)
 
     return jax.vmap(one_seed)(states, fixed, order)

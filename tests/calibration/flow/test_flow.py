@@ -10,6 +10,7 @@ import pytest
 from jaxvec import Affine, Flow, InputError, Moments, PackedBatch, SentenceEncoder, whitening
 from jaxvec.calibration.calibration import Calibration, device_arrays, rebuild
 from jaxvec.calibration.chain import Chain
+from jaxvec.calibration.flow import FlowEnsemble
 from jaxvec.calibration.flow.recipe import configure
 from jaxvec.calibration.flow.start import Spectrum, starting_arrays
 from jaxvec.interchange.sentence_transformers_export import export_sentence_transformers
@@ -68,15 +69,18 @@ def test_training_raises_the_likelihood_and_the_record_says_so(vectors):
     assert flow.bits_per_dimension(vectors).mean() == pytest.approx(last, abs=0.2)
 
 
-def test_training_stops_where_similarity_drifts(vectors):
+def test_each_seed_stops_where_its_similarity_drifts(vectors):
     options = TINY | {"epochs": 60, "learning_rate": 1e-2, "patience": 60, "noise": 0.0}
-    flow = Flow.fit(vectors, **options, drift=0.005)
-    rounds = flow.record["rounds"]
-    assert len(rounds) < 60
-    assert rounds[-1]["drift"] > 0.005 >= max(r["drift"] for r in rounds[:-1])
-    assert flow.record["best_held_out_bits_per_dimension"] > min(
-        r["held_out_bits_per_dimension"] for r in rounds
-    )
+    records = Flow.fit_many(vectors, range(3), **options, drift=0.005).records
+    stopped = [len(record["rounds"]) for record in records]
+    assert min(stopped) < max(stopped) < 60
+    for record, rounds in zip(records, stopped, strict=True):
+        drifts = [r["drift"] for r in record["rounds"]]
+        assert drifts[-1] > 0.005 >= max(drifts[:-1])
+        assert record["steps"] == rounds * (540 // 32)
+        held = [r["held_out_bits_per_dimension"] for r in record["rounds"]]
+        start = record["start_held_out_bits_per_dimension"]
+        assert record["best_held_out_bits_per_dimension"] == min(start, *held[:-1])
 
 
 def test_latent_inverse_density_and_samples_agree(flow, vectors):
@@ -118,6 +122,16 @@ def test_one_compile_trains_many_and_each_is_as_if_alone(vectors, compiled):
     mean, deviation = flows.spread(lambda one: one.log_likelihood(vectors).mean())
     assert np.isfinite(mean)
     assert 0 < deviation < 1
+
+
+def test_a_flow_is_bound_to_no_mesh(flow, vectors):
+    assert not any(array.committed for array in flow.arrays.values())
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        rows = jax.device_put(vectors, jax.P("x"))
+        np.testing.assert_allclose(flow(rows), flow(vectors), atol=1e-5)
+        fitted = Flow.fit(rows, **TINY)
+    np.testing.assert_array_equal(fitted(vectors), flow(vectors))
 
 
 def test_an_interrupted_training_goes_on_bit_for_bit(vectors, tmp_path, monkeypatch):
@@ -162,7 +176,7 @@ def bad(vectors, row=None):
         (lambda x: x[:20], {}, "20 vectors, 2 of them held out, are fewer than a batch of 32"),
         (lambda x: x[:1], {}, "2 or more vectors, these are 1"),
         (lambda x: bad(x, 17), {}, "row 17 of the vectors is not finite"),
-        (lambda x: x[:1].repeat(100, 0), {}, "all 100 vectors are equal"),
+        (lambda x: x[:1].repeat(100, 0), {}, "all 90 vectors are equal"),
         (lambda x: x, {"learning_rate": 1000.0, "schedule": "constant"}, r"diverged at step \d+: .* smaller"),
         (lambda x: x, {"learning_rte": 1.0}, "no option learning_rte; it has levels"),
         (lambda x: x, {"preset": "nice"}, "expected one of glow, bert_flow"),
@@ -172,11 +186,28 @@ def bad(vectors, row=None):
         (lambda x: x, {"ema": 1.0}, "ema is 1.0"),
         (lambda x: x, {"optimizer": "sgd"}, "adamw, bert_adamw"),
         (lambda x: x, {"seed": -1}, "seeds are"),
+        (lambda x: 1e20 * x, {}, "scale the vectors down"),
+        (lambda x: 1e-15 * x, {}, "multiply the vectors by a constant"),
+        (lambda x: x, {"checkpoint": ""}, "checkpoint is ''; expected the name of a folder"),
     ],
 )
 def test_bad_input_is_one_clear_error(vectors, make, options, message):
     with pytest.raises(InputError, match=message):
         Flow.fit(make(vectors), **TINY | options)
+
+
+def test_an_ensemble_is_indexed_by_whole_numbers(flow):
+    flows = FlowEnsemble({name: array[None] for name, array in flow.arrays.items()}, flow.config, 5, ({},))
+    assert flows[-1].record == {}
+    with pytest.raises(IndexError, match="flow 1 of 1"):
+        flows[1]
+    with pytest.raises(TypeError, match="slice"):
+        flows.__getitem__.__wrapped__(flows, slice(0, 1))
+
+
+def test_samples_are_counted(flow):
+    with pytest.raises(InputError, match="count is -1"):
+        flow.sample(jax.random.key(0), -1)
 
 
 def test_constant_coordinates_are_named_and_survived(vectors):
@@ -236,15 +267,18 @@ def test_a_flow_goes_into_function_and_stablehlo_and_not_into_sentence_transform
         export_sentence_transformers(calibrated, tmp_path / "st")
 
 
-def test_two_devices_train_as_one(run_python):
+def test_two_devices_with_x64_train_as_one_does_in_float32(run_python):
     code = """
 import json, jax
 jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_disable_most_optimizations", True)
 import numpy as np
 from jaxvec import Flow
 x = np.random.default_rng(0).normal(size=(600, 5)).astype(np.float32) ** 3
-flow = Flow.fit(x, levels=1, depth=1, hidden=8, epochs=3, batch_size=32)
+flow = Flow.fit(x.astype(np.float64), levels=1, depth=1, hidden=8, epochs=3, batch_size=32)
+assert {array.dtype for array in flow.arrays.values()} == {np.dtype(np.float32)}
+assert flow(x.astype(np.float64)).dtype == np.float32
 print(json.dumps([r["training_bits_per_dimension"] for r in flow.record["rounds"]]))
 """
     x = np.random.default_rng(0).normal(size=(600, 5)).astype(np.float32) ** 3
