@@ -82,6 +82,10 @@ def fit(
     as_json: Json = False,
 ) -> None:
     """Fit a correction on a corpus and save it as a folder, which every command takes as a model."""
+    if method is Method.flow and (distributed or restart):
+        raise InputError(
+            "a flow is trained by one process and goes on from its --checkpoint: leave out --distributed and --restart"
+        )
     if distributed:
         from jaxvec.parallel import initialize
 

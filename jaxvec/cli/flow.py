@@ -48,14 +48,24 @@ def fit_flow(
     import sys
 
     from jaxvec.calibration.flow import Flow
+    from jaxvec.calibration.flow.checkpoints import check_place
+    from jaxvec.calibration.flow.fitting import checked_seeds
     from jaxvec.calibration.flow.recipe import configure
     from jaxvec.textfiles import read_sentences
     from jaxvec.vectorfiles import atomic_folder
 
     shape = {name: value for name, value in options.items() if name not in ("preset", "seed", "checkpoint")}
-    configure(options.get("preset", "glow"), shape)  # refuses bad options before any work is done
+    # Bad options and places that cannot be written are refused before any work is done.
+    configure(options.get("preset", "glow"), shape)
+    checked_seeds([options.get("seed", 0)])
+    if (checkpoint := options.get("checkpoint")) is not None:
+        check_place(checkpoint)
+        if output.resolve() == checkpoint.resolve():
+            raise InputError(
+                f"{checkpoint} is to hold both the model and the checkpoints; name another folder"
+            )
     sentences = read_sentences(text, column, errors)
-    atomic_folder(output)  # and so with a path that cannot be written
+    atomic_folder(output)
     encoder = load_encoder(**load)
     with progress() as tick:
         stream = encoder.stream(sentences, normalize=False, batch_tokens=batch_tokens, tick=tick)
@@ -66,7 +76,8 @@ def fit_flow(
     calibrated = encoder.with_calibration(flow, {"corpus": text})
     calibrated.save(output)
     figures = flow.figures()
-    first, last = (figures["rounds"][i]["training_bits_per_dimension"] for i in (0, -1))
+    first = figures["start_training_bits_per_dimension"]
+    last = figures["rounds"][-1]["training_bits_per_dimension"]
     print_result(
         as_json,
         f"{output}: flow of {figures['count']} sentences, {flow.dim} dimensions, {figures['steps']} steps, "

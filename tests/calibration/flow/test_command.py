@@ -54,9 +54,14 @@ def test_it_trains_and_saves_a_folder_that_is_a_model(run, corpus, texts, tmp_pa
         (["--preset", "nice"], "preset is 'nice'; expected one of glow, bert_flow"),
         (["--levels", "0"], "levels is 0"),
         (["--batch-size", "1000"], "fewer than a batch of 1000"),
+        (["--seed", "-1"], "seeds are [-1]"),
+        (["--checkpoint", "{x}"], "to hold both the model and the checkpoints"),
+        (["--checkpoint", "{x}/training"], "make it first"),
+        (["--restart"], "leave out --distributed and --restart"),
     ],
 )
 def test_bad_input_is_one_line(run, corpus, tmp_path, bert_folder, options, message):
+    options = [option.format(x=tmp_path / "x") for option in options]
     code, out, err = run("fit", "flow", corpus, "-o", tmp_path / "x", "--model", bert_folder, *options)
     assert code == 2
     assert out == ""
