@@ -82,8 +82,8 @@ def draw(flow: Flow, path: str) -> None:
     axes[1].pcolormesh(x, y, density, cmap="Greys", rasterized=True)
     axes[2].scatter(*latent.T, s=1, color="black")
     for axis, title in zip(axes, ("two moons", "density of the flow", "latent vectors"), strict=True):
-        axis.set(title=title, aspect="equal", xticks=[], yticks=[])
-        axis.spines[:].set_visible(False)
+        axis.set(title=title, aspect="equal", xlabel="first coordinate", ylabel="second coordinate")
+        axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)
 
 

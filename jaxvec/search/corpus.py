@@ -144,7 +144,7 @@ class Corpus:
         cosine = self.metric == "cosine" and self.exact and not self.unit
         sent: list[Any] = []
         for codes, scale, valid, start in self._blocks(rows):
-            if len(parts) > 1:
+            if len(parts) > 1 and codes.dtype != jnp.float32:
                 codes = _as_float32(codes)  # once, not in every step
             for number, part in enumerate(parts):
                 best[number] = step(best[number], part, codes, scale, valid, start, cosine=cosine)
