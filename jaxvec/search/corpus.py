@@ -13,13 +13,13 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxvec.errors import InputError
 from jaxvec.pipeline import local_rows
 from jaxvec.search.storage import STORAGE, Rows, check_rows, quantize, unit_rows
-from jaxvec.search.topk import Best, merged, nothing_yet, sharded_top_k
+from jaxvec.search.topk import Best, corrections, merged, nothing_yet, sharded_top_k
 
+# Elsewhere than on a CPU: 256 MiB, and 1,024 queries.
+BLOCK_BYTES = {"cpu": 16 * 2**20}  # of float32 rows scored at a time, on all devices together
+QUERIES = {"cpu": 512}  # scored at a time
 # On a CPU the scores of a block stay below what malloc takes from the kernel afresh each time: half of the time went there.
-BLOCK_BYTES = {
-    "cpu": 16 * 2**20
-}  # of float32 rows scored at a time, on all devices together; elsewhere 256 MiB
-QUERIES = {"cpu": 128}  # scored at a time; elsewhere 1,024
+_SCORES = {"cpu": 16_384}  # rows scored at a time, on all devices together
 METRICS = ("cosine", "dot")
 _IN_FLIGHT = 2  # blocks sent ahead
 _RESCORED = 256  # queries whose candidates are in memory together
@@ -131,7 +131,8 @@ class Corpus:
             scores, indices = self._rescore(queries, found, wanted)
         if not np.isfinite(scores).all():
             raise InputError(
-                "the corpus holds a vector that is not finite; encode it again with dtype float32"
+                "the corpus holds a vector that is not finite, or too long to square in float32; encode it again "
+                "with dtype float32"
             )
         return scores, indices
 
@@ -144,10 +145,11 @@ class Corpus:
         cosine = self.metric == "cosine" and self.exact and not self.unit
         sent: list[Any] = []
         for codes, scale, valid, start in self._blocks(rows):
+            scale, bias = _corrections(codes, scale, valid, cosine=cosine)
             if len(parts) > 1 and codes.dtype != jnp.float32:
                 codes = _as_float32(codes)  # once, not in every step
             for number, part in enumerate(parts):
-                best[number] = step(best[number], part, codes, scale, valid, start, cosine=cosine)
+                best[number] = step(best[number], part, codes, scale, bias, start)
             sent.append(best[-1][0])
             if len(sent) > _IN_FLIGHT:
                 jax.block_until_ready(sent.pop(0))
@@ -168,6 +170,8 @@ class Corpus:
             valid = np.zeros(size, bool)
             valid[: stop - start] = True if self.valid is None else self.valid[start:stop]
             codes, scale = self.codes[start:stop], None
+            if not valid[: stop - start].all():  # whatever a removed row holds
+                codes = np.where(valid[: stop - start, None], codes, codes.dtype.type(0))
             if not codes.dtype.isnative:
                 codes = codes.astype(codes.dtype.newbyteorder("="))
             if self.scale is not None:
@@ -197,6 +201,9 @@ class Corpus:
             scores[part] = np.take_along_axis(exact, order, axis=1)
             indices[part] = np.take_along_axis(found[part], order, axis=1)
         return scores, indices
+
+
+_corrections = jax.jit(corrections, static_argnames="cosine")
 
 
 @jax.jit
@@ -250,9 +257,14 @@ def check_count(k: Any) -> None:
 
 
 def _block_rows(n: int, dim: int, devices: int) -> int:
-    """Rows that a device takes at a time: a power of two, so that few shapes occur."""
-    most = max(64, BLOCK_BYTES.get(jax.default_backend(), 256 * 2**20) // (4 * dim * devices))
-    return min(1 << max(6, (-(-n // devices) - 1).bit_length()), 1 << (most.bit_length() - 1))
+    """Rows that a device takes at a time: of few sizes, so that few shapes occur, and little more than there are."""
+    backend = jax.default_backend()
+    most = BLOCK_BYTES.get(backend, 256 * 2**20) // (4 * dim)
+    most = max(64, min(most, _SCORES.get(backend, most)) // devices)
+    most = 1 << (most.bit_length() - 1)
+    each = -(-n // (devices * -(-n // (devices * most))))
+    step = max(64, most // 8)
+    return -(-each // step) * step if each > step else min(1 << max(6, (each - 1).bit_length()), most)
 
 
 def _query_parts(queries: np.ndarray) -> Iterator[np.ndarray]:

@@ -176,7 +176,7 @@ def test_other_numbers_of_queries_and_rows_compile_nothing(compiled):
     vectors = rng.standard_normal((5000, 13), dtype=np.float32)
     top_k(vectors[:100], vectors, 3)
     before = len(compiled)
-    top_k(vectors[:90], vectors[:4500], 3)
+    top_k(vectors[:90], vectors[:4700], 3)
     assert len(compiled) == before
 
 
