@@ -11,7 +11,7 @@ from experiments.setup import Model, Setup
 from experiments.table import Row, Table
 from jaxvec.cli.options import say
 from jaxvec.errors import InputError
-from jaxvec.evaluation.evaluate import Score, evaluate_plan
+from jaxvec.evaluation.evaluate import Method, Score, evaluate_plan
 from jaxvec.evaluation.tasks import Task
 from jaxvec.vectorfiles import atomic_write_bytes
 
@@ -69,7 +69,7 @@ class Run:
 
 
 def run_tables(tables: Mapping[str, Table], setup: Setup) -> list[Run]:
-    """Measures what is missing in the tables, one encoding pass a model; everything is saved as it comes."""
+    """Measures what is missing in the tables, task by task; everything is saved as it comes."""
     runs = [Run(name, table, setup) for name, table in tables.items()]
     models = {(row.model, run.table.max_length) for run in runs for row in run.table.rows if row.model}
     for name, max_length in sorted(models):
@@ -122,14 +122,25 @@ def _run_scores(runs: list[Run], model: Model, setup: Setup) -> None:
             wanted.setdefault(task.name, []).append((run, row, column, method))
     if not wanted:
         return
-    plan = [(tasks[name], list(dict.fromkeys(cell[3] for cell in cells))) for name, cells in wanted.items()]
-    max_length = runs[0].table.max_length
-    say(f"{model.name}: {sum(len(methods) for _, methods in plan)} scores on {', '.join(wanted)}")
-    for score in evaluate_plan(model.encoder(max_length), plan, data=setup.data, resamples=setup.resamples):
-        for run, row, column, method in wanted[score.task]:
-            if method == score.method:
-                run.put(row, column, _cell(score, row.figure or run.table.figure, column))
-                run.save()
+    encoder, count = model.encoder(runs[0].table.max_length), sum(map(len, wanted.values()))
+    say(f"{model.name}: {count} cells on {', '.join(wanted)}")
+    for names, shared in [*(([name], False) for name in wanted), (list(wanted), True)]:
+        plan = []
+        for name in names:
+            methods = dict.fromkeys(cell[3] for cell in wanted[name] if _fit_is_shared(cell[3]) == shared)
+            plan += [(tasks[name], list(methods))] if methods else []
+        for score in evaluate_plan(encoder, plan, data=setup.data, resamples=setup.resamples) if plan else ():
+            for run, row, column, method in wanted[score.task]:
+                if method == score.method:
+                    run.put(row, column, _cell(score, row.figure or run.table.figure, column))
+                    run.save()
+
+
+def _fit_is_shared(method: Method) -> bool:
+    """Whether a method is fitted on a corpus that no task brings along: its tasks are then scored in one pass, so that
+    it is encoded once. All else is scored task by task, so that a run which is stopped has something to go on from.
+    """
+    return bool(method.correction.steps) and method.fit not in ("self", "target", "train")
 
 
 def _task(run: Run, column: str, setup: Setup) -> Task:
