@@ -140,6 +140,9 @@ def test_removed_rows_are_never_found(dtype):
     _, rows = Corpus.of(vectors, metric="dot", dtype=dtype, valid=valid).top_k(asked, 10)
     kept = np.flatnonzero(valid)
     assert np.array_equal(rows, kept[brute_force(asked, vectors[valid], 10)[1]])
+    if dtype == "float32":
+        vectors[~valid] = np.nan  # whatever they hold
+        assert np.array_equal(Corpus.of(vectors, metric="dot", valid=valid).top_k(asked, 10)[1], rows)
     nothing = Corpus.of(vectors, valid=np.zeros(3000, bool))
     assert nothing.top_k(asked, 3)[1].shape == (5, 0)
 
@@ -153,6 +156,14 @@ def test_one_value_that_is_not_finite_is_noticed(value, dtype, metric):
     vectors[1500, 3] = value
     with pytest.raises(InputError, match=r"a vector .* not finite"):
         top_k(asked, vectors, 3, metric=metric, dtype=dtype)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+def test_a_length_that_float32_cannot_square_is_no_zero(metric):
+    vectors = np.ones((3000, 13), np.float32)
+    vectors[1500] = 1e20
+    with pytest.raises(InputError, match="too long to square in float32"):
+        top_k(vectors[:2], vectors, 3, metric=metric)
 
 
 @pytest.mark.parametrize("kind", ["<f2", ">f4", "<f8", "i1", "bool"])
