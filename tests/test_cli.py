@@ -157,7 +157,12 @@ def test_text_that_is_not_utf8_names_the_line(run, tmp_path, bert_folder):
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_a_stopped_run_leaves_no_output_but_work_to_go_on_with(tmp_path, bert_folder, how, code):
     source = "import itertools, sys\nfor i in itertools.count(): sys.stdout.write('the man plays\\n')"
-    command = ["-m", "jaxvec.cli", "encode", "-", "-o", tmp_path / "v.npy", "--model", bert_folder]
+    # Behind `nohup … &` an interrupt is ignored from the start, which children inherit.
+    start = (
+        "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "runpy.run_module('jaxvec.cli', run_name='__main__', alter_sys=True)"
+    )
+    command = ["-c", start, "encode", "-", "-o", tmp_path / "v.npy", "--model", bert_folder]
     with (
         subprocess.Popen(
             [sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -170,8 +175,11 @@ def test_a_stopped_run_leaves_no_output_but_work_to_go_on_with(tmp_path, bert_fo
         while not (journal.exists() and journal.read_text().count("\n") > 1) and time.monotonic() < end:
             time.sleep(0.05)
         process.send_signal(how)
-        assert process.wait(120) == code
-        text.kill()
+        try:
+            assert process.wait(120) == code
+        finally:
+            process.kill()
+            text.kill()
     assert [path.name for path in tmp_path.iterdir()] == [".v.npy.unfinished"]
 
 
