@@ -63,7 +63,12 @@ class Linear(nnx.Module):
         self.bias = _fill((features_out,))
 
     def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
-        return product("...i,io->...o", x, self.kernel[...].astype(x.dtype)) + self.bias[...]
+        kernel = self.kernel[...].astype(x.dtype)
+        # A CPU may add up one term after the other: float32 sums of 2,048 and more are rounded half as much in parts.
+        long = x.dtype == jnp.float32 and len(kernel) >= 2048 and len(kernel) % 512 == 0
+        parts = len(kernel) // 512 if long else 1
+        terms = zip(jnp.split(x, parts, -1), jnp.split(kernel, parts), strict=True)
+        return sum(product("...i,io->...o", *term) for term in terms) + self.bias[...]
 
 
 class LayerNorm(nnx.Module):
