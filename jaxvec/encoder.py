@@ -25,7 +25,7 @@ from jaxvec.models.attention import check_kernel
 from jaxvec.models.config import EncoderConfig
 from jaxvec.models.sources import BUNDLED
 from jaxvec.packing import Packing
-from jaxvec.pipeline import Pipeline, Weights, local_rows, replicate, use_every_core
+from jaxvec.pipeline import Pipeline, Weights, local_rows, refuse_single_text, replicate, use_every_core
 from jaxvec.pooling import normalize as unit
 from jaxvec.pooling import resolve_layers
 from jaxvec.tokens import Tokenizer
@@ -396,9 +396,5 @@ def _calibrate(spec: dict[str, Any], arrays: dict[str, Array], vectors: Array) -
 
 
 def _as_list(sentences: Sentences) -> list[Any]:
-    if isinstance(sentences, str | bytes):
-        raise InputError("sentences is a single text; expected a list of them: [text]")
-    try:
-        return list(sentences)
-    except TypeError:
-        raise InputError(f"sentences is {type(sentences).__name__}; expected a list of str") from None
+    refuse_single_text(sentences)
+    return list(sentences)

@@ -97,7 +97,7 @@ class Journal:
         lines = self._file.read()
         whole = lines[: lines.rfind(b"\n") + 1]
         self._file.truncate(len(whole))
-        then, entries = _parse(whole)
+        then, entries = _parse(path, whole)
         if then is None:
             self._write(plan)
         else:
@@ -119,7 +119,7 @@ def read_journal(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]
         lines = path.read_bytes()
     except FileNotFoundError:
         return None, []
-    return _parse(lines[: lines.rfind(b"\n") + 1])
+    return _parse(path, lines[: lines.rfind(b"\n") + 1])
 
 
 def refuse_changes(where: Path, then: dict[str, Any], now: dict[str, Any]) -> None:
@@ -138,9 +138,21 @@ def refuse_changes(where: Path, then: dict[str, Any], now: dict[str, Any]) -> No
         )
 
 
-def _parse(lines: bytes) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    plan, *entries = [json.loads(line) for line in lines.splitlines()] or [None]
+def _parse(path: Path, lines: bytes) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    plan, *entries = [parsed(path, line) for line in lines.splitlines()] or [None]
     return plan, entries
+
+
+def parsed(path: Path, text: bytes) -> dict[str, Any]:
+    """A JSON object of a file of unfinished work.
+
+    Raises:
+        InputError: the text is none.
+    """
+    with suppress(ValueError):
+        if isinstance(found := json.loads(text), dict):
+            return found
+    raise InputError(f"{path} is damaged; give --restart to throw the unfinished work away")
 
 
 @contextmanager

@@ -135,8 +135,7 @@ class Pipeline:
             stacklevel: whom the warning about cut sentences points at, as `warnings.warn` counts.
         """
         # The stream is read on the caller's thread: it may be bound to it, and a signal must reach a read that waits.
-        if isinstance(sentences, str | bytes):
-            raise InputError("sentences is a single text; expected many of them, such as the lines of a file")
+        refuse_single_text(sentences)
         texts, row, truncated = iter(sentences), 0, 0
         in_flight: deque[tuple[Array, np.ndarray]] = deque()
         with ThreadPoolExecutor(1, "jaxvec-tokens") as worker:
@@ -195,3 +194,13 @@ def replicate(params: Any, rows: NamedSharding) -> Any:
 def _await(vectors: Array, index: np.ndarray, tick: Callable[[int], Any]) -> None:
     jax.block_until_ready(vectors)
     tick(int((index >= 0).sum()))
+
+
+def refuse_single_text(sentences: Any) -> None:
+    """Refuses one text, which would be taken for as many sentences as it has letters, and what holds no texts."""
+    if isinstance(sentences, str | bytes):
+        raise InputError("sentences is a single text; expected many of them, such as [text]")
+    if not isinstance(sentences, Iterable):
+        raise InputError(
+            f"sentences is {type(sentences).__name__}; expected texts (str), such as a list of them"
+        )

@@ -14,7 +14,7 @@ import numpy as np
 from jaxvec.calibration.calibration import calibration_digest
 from jaxvec.errors import InputError
 from jaxvec.journal import Journal, refuse_changes, text_digest
-from jaxvec.pipeline import CHUNK
+from jaxvec.pipeline import CHUNK, refuse_single_text
 from jaxvec.shards import finished_parts
 from jaxvec.sinks import PartsFolder, open_sink
 
@@ -167,6 +167,9 @@ class Corpus:
     owed: deque[int] = field(default_factory=deque)
     chunks: int = 0
     rows: int = 0
+
+    def __post_init__(self) -> None:
+        refuse_single_text(self.sentences)
 
     def owed_sentences(self) -> Iterator[str]:
         texts = iter(self.sentences)

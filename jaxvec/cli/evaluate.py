@@ -96,6 +96,8 @@ def sts(
     start, scores, provenance = time.perf_counter(), [], []
     for model in models:
         encoder = load_encoder(model, dtype=dtype, max_length=max_length)
+        for correction in corrections.values():
+            correction.check_width(encoder.config.hidden_size)
         choices = dict.fromkeys(
             make_choice(encoder, pool, numbers)
             for pool in _separated(pooling) or [None]

@@ -75,6 +75,7 @@ def index(
     sentences = read_sentences(text, column, errors)
     atomic_folder(output)
     encoder = load_encoder(model, pooling=pooling, layers=layers, dtype=compute, max_length=max_length)
+    correction.check_width(encoder.dim)
     start = time.perf_counter()
     with progress() as tick:
         made = Index.build(

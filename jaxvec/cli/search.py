@@ -42,6 +42,8 @@ def search(
     if queries and len(queries) > 1 and "-" in queries:
         raise InputError("- reads the queries from standard input; give it alone")
     opened = Index.open(folder)
+    if not len(opened):
+        say(f"{folder} holds no documents: all were removed")
     stream: Iterable[str] = queries or ()
     if prompted:
         stream = _prompt()

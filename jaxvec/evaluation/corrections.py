@@ -40,6 +40,14 @@ class Correction:
     name: str
     steps: tuple[Callable[[Sample], Any], ...]
 
+    def check_width(self, dim: int) -> None:
+        """Refuses, before anything is encoded, what asks for more directions than vectors of this width have."""
+        for step in self.name.split("+"):
+            kind, _, number = step.partition(":")
+            if number.isdecimal() and int(number) > dim:
+                raise InputError(f"--calibrate {step}: the vectors have {dim} dimensions")
+            dim = int(number) if number.isdecimal() and kind != "remove-components" else dim
+
     def fit(self, sample: Sample) -> Any:
         """The calibration fitted on the sample, or None for "raw"."""
         fitted = []

@@ -14,7 +14,8 @@ import numpy as np
 from jaxvec.calibration.calibration import Calibration
 from jaxvec.encoder import SentenceEncoder
 from jaxvec.errors import InputError
-from jaxvec.journal import locked, refuse_changes
+from jaxvec.journal import locked, parsed, refuse_changes
+from jaxvec.pipeline import refuse_single_text
 from jaxvec.resume import encode_to, run_plan
 from jaxvec.search.description import ENCODER, META, encoder_facts, sealed
 from jaxvec.search.segment import ENDS, ROWS, TEXTS, file_facts, write_texts, write_vectors
@@ -79,8 +80,8 @@ def write_index(
                 "removed": [],
             }
             (made / META).write_bytes(sealed(meta))
-        raw.forget()
         os.replace(work / FINISHED, target)
+        raw.forget()
     return encoder
 
 
@@ -91,9 +92,10 @@ def write_segment(
     metric: str,
     dtype: str,
     restart: bool,
+    listed: Callable[[dict[str, Any]], Any],
     **run: Any,
-) -> dict[str, Any]:
-    """Writes more documents as a segment, beside those of an index; returns what describes it."""
+) -> Any:
+    """Writes more documents as a segment, beside those of an index; returns what `listed` makes of its description."""
     work = hidden_sibling(folder)
     with _unfinished(work, restart):
         raw = _encoded(work, encoder, sentences, **run)
@@ -101,8 +103,9 @@ def write_segment(
             segment = _finished(made / folder.name, raw, None, metric, dtype)
         shutil.rmtree(folder, ignore_errors=True)  # a kill came before it was listed
         os.replace(work / FINISHED / folder.name, folder)
+        found = listed(segment)
         raw.forget()
-    return segment
+    return found
 
 
 @contextmanager
@@ -135,6 +138,7 @@ def _encoded(
     Raises:
         InputError: no sentences, or the folder holds work of another encoder or corpus.
     """
+    refuse_single_text(sentences)
     plan = run_plan(encoder, batch_tokens=batch_tokens, **(options or {}))
 
     def noted() -> Iterator[Any]:
@@ -164,7 +168,7 @@ def _encoded(
 
 def _check_corpus(work: Path, plan: dict[str, Any], sentences: Iterable[Any]) -> None:
     """Refuses finished vectors of another encoder or of other texts."""
-    noted = json.loads((work / CORPUS).read_bytes())
+    noted = parsed(work / CORPUS, (work / CORPUS).read_bytes())
     refuse_changes(work, noted["plan"], plan)
     again = work / "again"
     again.mkdir()

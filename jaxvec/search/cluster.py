@@ -74,8 +74,8 @@ def k_means(vectors: Rows, k: int, *, seed: int = 0, passes: int = 50, tolerance
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= n:
         raise InputError(f"k is {k!r}; expected a number of clusters from 1 to {n}, the number of vectors")
     for name, value, least in (("seed", seed, 0), ("passes", passes, 1)):
-        if value < least:
-            raise InputError(f"{name} is {value}; expected {least} or more")
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise InputError(f"{name} is {value!r}; expected a whole number, {least} or more")
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.choice(n, min(n, SAMPLE * k), replace=False))
     sample = finite(np.asarray(vectors[chosen], np.float32))

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxvec.errors import InputError
 from jaxvec.pipeline import local_rows
-from jaxvec.search.storage import STORAGE, Rows, check_rows, quantize, unit_rows
+from jaxvec.search.storage import STORAGE, Rows, check_rows, checked_queries, quantize, unit_rows
 from jaxvec.search.topk import Best, corrections, merged, nothing_yet, sharded_top_k
 
 # Elsewhere than on a CPU: 256 MiB, and 1,024 queries.
@@ -61,8 +61,9 @@ class Corpus:
             vectors: float [n, dim]; any length, whatever memory the devices have.
             metric: "cosine", or "dot" for the inner product.
             dtype: what is stored for scoring. "bfloat16" and "int8" are a half and a quarter of the bytes on the
-                device; what they find is scored again in float32.
-            valid: bool [n]; rows marked False are never found.
+                device; the 2k + 16 best by these codes are scored again in float32. That is the exact answer unless
+                more rows than that lie within the codes' rounding of the k-th, as many near-copies do.
+            valid: bool [n]; rows marked False are never found, whatever they hold.
 
         Raises:
             InputError: another metric or dtype, or vectors that are not numbers [n, dim].
@@ -76,9 +77,13 @@ class Corpus:
         check_choice("metric", metric, METRICS)
         check_choice("dtype", dtype, STORAGE)
         check_rows(vectors)
-        if valid is not None and len(valid) != vectors.shape[0]:
-            raise InputError(f"valid marks {len(valid)} rows; there are {vectors.shape[0]} vectors")
-        codes, scale = (vectors, None) if dtype == "float32" else quantize(vectors, dtype, metric)
+        if valid is not None:
+            valid = np.asarray(valid)
+            if valid.dtype != bool or valid.shape != vectors.shape[:1]:
+                raise InputError(
+                    f"valid is {valid.dtype} {list(valid.shape)}; expected bool [{vectors.shape[0]}], one for each vector"
+                )
+        codes, scale = (vectors, None) if dtype == "float32" else quantize(vectors, dtype, metric, valid)
         return cls(vectors, codes, scale, valid, metric)
 
     def __len__(self) -> int:
@@ -109,14 +114,11 @@ class Corpus:
             but for the rounding of float32 scores (1e-6 of the vectors' lengths).
 
         Raises:
-            InputError: queries of another width, k < 1, or a vector that is not finite.
+            InputError: queries of another width, k < 1, a vector that is not finite, or a row and a query so long that
+                their inner product may overflow float32.
         """
         check_count(k)
-        queries = np.asarray(queries, np.float32)
-        if queries.ndim != 2 or queries.shape[1] != self.dim:
-            raise InputError(f"queries have shape {queries.shape}; this corpus takes [q, {self.dim}]")
-        if not np.isfinite(queries).all():
-            raise InputError("a query holds a value that is not finite")
+        queries = checked_queries(queries, self.dim)
         if self.metric == "cosine":
             queries = unit_rows(queries)
         there = len(self) if self.valid is None else int(self.valid.sum())
@@ -129,14 +131,11 @@ class Corpus:
             # Of real and of random vectors' int8 codes the first 26 hold the true 10 (the first 16: 0.998 of them).
             _, found = self._scan(queries, min(there, 2 * wanted + 16))
             scores, indices = self._rescore(queries, found, wanted)
-        if not np.isfinite(scores).all():
-            raise InputError(
-                "the corpus holds a vector that is not finite, or too long to square in float32; encode it again "
-                "with dtype float32"
-            )
         return scores, indices
 
     def _scan(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        # No partial sum of an inner product is larger than the product of the two lengths.
+        longest = np.float32(np.sqrt(np.square(queries, dtype=np.float64).sum(axis=1).max()))
         rows = local_rows()
         everywhere = NamedSharding(rows.mesh, PartitionSpec())
         step = sharded_top_k(rows.mesh)
@@ -145,7 +144,7 @@ class Corpus:
         cosine = self.metric == "cosine" and self.exact and not self.unit
         sent: list[Any] = []
         for codes, scale, valid, start in self._blocks(rows):
-            scale, bias = _corrections(codes, scale, valid, cosine=cosine)
+            scale, bias = _corrections(codes, scale, valid, longest, cosine=cosine)
             if len(parts) > 1 and codes.dtype != jnp.float32:
                 codes = _as_float32(codes)  # once, not in every step
             for number, part in enumerate(parts):
@@ -154,7 +153,13 @@ class Corpus:
             if len(sent) > _IN_FLIGHT:
                 jax.block_until_ready(sent.pop(0))
         pairs = [merged(part) for part in best]
-        return tuple(np.concatenate(part)[: len(queries)] for part in zip(*pairs, strict=True))
+        scores, indices = (np.concatenate(part)[: len(queries)] for part in zip(*pairs, strict=True))
+        if not np.isfinite(scores).all():
+            raise InputError(
+                "the corpus holds a vector that is not finite, or so long that its inner product with a query may overflow "
+                "float32; encode it again with dtype float32, or divide vectors or queries by some number"
+            )
+        return scores, indices
 
     def _blocks(self, rows: NamedSharding) -> Iterator[tuple[Any, Any, Any, np.int32]]:
         """(codes, scale, valid, first row) of each block, on the devices, padded to one shape."""
@@ -172,8 +177,8 @@ class Corpus:
             codes, scale = self.codes[start:stop], None
             if not valid[: stop - start].all():  # whatever a removed row holds
                 codes = np.where(valid[: stop - start, None], codes, codes.dtype.type(0))
-            if not codes.dtype.isnative:
-                codes = codes.astype(codes.dtype.newbyteorder("="))
+            if not codes.dtype.isnative or codes.dtype.itemsize > 4:
+                codes = codes.astype(np.float32)
             if self.scale is not None:
                 scale = jax.device_put(_padded(self.scale[start:stop], size), rows)
             block = (
@@ -219,21 +224,22 @@ def top_k(
     metric: str = "cosine",
     dtype: str = "float32",
 ) -> tuple[Float[np.ndarray, "q m"], Int[np.ndarray, "q m"]]:
-    """The k nearest of `vectors` for each query: exact, over every local device, in bounded memory.
+    """The k nearest of all `vectors` for each query, over every local device, in bounded memory.
 
     Args:
         queries: float [q, dim].
         vectors: float [n, dim]: a NumPy or JAX array, or a memory map of any size.
         k: how many, at least 1.
         metric: "cosine" (a zero vector has cosine 0 with everything), or "dot" for the inner product.
-        dtype: "float32", or "bfloat16" or "int8" to scan fewer bytes and score in float32 what that finds.
+        dtype: "float32", which is exact, or "bfloat16" or "int8" to scan fewer bytes and score in float32 what that
+            finds; see `Corpus.of`.
 
     Returns:
         Scores float32 [q, m], descending, and row numbers int32 [q, m], m = min(k, n); equal scores in the order of
         their rows.
 
     Raises:
-        InputError: shapes that do not fit, k < 1, or values that are not finite.
+        InputError: shapes that do not fit, k < 1, or values that are not finite or overflow float32.
 
     Example:
         >>> documents = np.array([[1, 0], [0, 1], [2, 0]], np.float32)

@@ -29,6 +29,8 @@ def load_encoder(folder: Path, facts: dict[str, Any]) -> SentenceEncoder:
     """The encoder of these facts, with the calibration that the index keeps."""
     kept = folder / ENCODER
     if facts["calibration"] is not None:
+        if not kept.is_dir():
+            raise InputError(f"{kept}, the calibration of this index, is missing; index the corpus again")
         return SentenceEncoder.load(kept, max_length=facts["max_length"])
     try:
         return SentenceEncoder.load(

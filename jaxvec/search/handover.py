@@ -23,7 +23,7 @@ def to_faiss(index: Index, kind: str = "flat", *, raw_queries: bool = False) -> 
 
     Args:
         index: an opened index; removed documents are left out.
-        kind: "flat" is exact and gives what `Index.top_k` gives; "hnsw" and "ivf-pq" are approximate.
+        kind: "flat" is exact and gives what `Index.top_k` gives, equal scores in any order; "hnsw" and "ivf-pq" are approximate.
         raw_queries: the calibration, and for cosine the division by the length, become FAISS transforms in front:
             queries are then vectors of the encoder without its calibration. False takes calibrated queries, and for
             cosine of unit length.
@@ -127,7 +127,7 @@ def _with_transforms(faiss: Any, with_ids: Any, index: Index) -> Any:
     if not isinstance(calibration, Affine):
         reason = "has no calibration" if calibration is None else "has a calibration that is not linear"
         raise InputError(
-            f"{index.folder} {reason}, so there is no FAISS transform of it; leave raw_queries out"
+            f"{index.folder} {reason}, so there is no FAISS transform of it; without raw queries there is a FAISS index"
         )
     # Made of a full index: its documents are calibrated already, only queries pass the transforms.
     transformed = faiss.IndexPreTransform(with_ids)

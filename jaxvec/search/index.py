@@ -1,6 +1,7 @@
 """A folder of documents that can be searched: texts, calibrated vectors, and which encoder made them."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from jaxvec.search.corpus import METRICS, Corpus, check_choice, check_count
 from jaxvec.search.description import META, load_encoder, read_meta, refuse_other_encoder, sealed
 from jaxvec.search.segment import Joined, Segment, Selected, read_segment
 from jaxvec.search.storage import STORAGE
+from jaxvec.sinks import hidden_sibling
 from jaxvec.vectorfiles import atomic_folder, atomic_write_bytes, check_target
 
 
@@ -233,18 +235,20 @@ class Index:
             InputError: no documents, or unfinished work on others.
         """
         with self._alone():
-            part = write_segment(
+            for name in self.meta["segments"]:  # a kill came after it was listed
+                shutil.rmtree(hidden_sibling(self.folder / name["name"]), ignore_errors=True)
+            return write_segment(
                 self.folder / SEGMENT.format(len(self.segments)),
                 self.encoder,
                 sentences,
                 self.meta["metric"],
                 self.meta["dtype"],
                 restart,
+                lambda part: self._rewritten(segments=[*self.meta["segments"], part]),
                 batch_tokens=batch_tokens,
                 options=options,
                 tick=tick,
             )
-            return self._rewritten(segments=[*self.meta["segments"], part])
 
     def remove(self, numbers: Iterable[int]) -> "Index":
         """Takes documents out; nothing is encoded or copied, and the others keep their numbers.

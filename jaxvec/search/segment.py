@@ -140,7 +140,7 @@ def _npy_header(file: Any, rows: int, dim: int, kind: np.dtype) -> None:
 
 
 class Joined:
-    """Several arrays [n, …], read as if they were one: slices and row numbers."""
+    """Several arrays [n, …], read as if they were one: by a slice, a row, an array of rows or a mask."""
 
     def __init__(self, parts: list[np.ndarray]):
         self.parts = parts
@@ -153,14 +153,16 @@ class Joined:
 
     def __getitem__(self, at: Any) -> np.ndarray:
         if isinstance(at, slice):
-            start, stop, _ = at.indices(len(self))
+            start, stop, step = at.indices(len(self))
+            if step != 1:
+                return self[np.arange(start, stop, step)]
             found = [
                 part[max(start - begin, 0) : max(stop - begin, 0)]
                 for part, begin in zip(self.parts, self.starts, strict=False)
             ]
             found = [part for part in found if len(part)] or found[:1]
             return found[0] if len(found) == 1 else np.concatenate(found)
-        at = np.asarray(at)
+        at = self._row_numbers(at)
         out = np.empty((*at.shape, *self.shape[1:]), self.dtype)
         which = np.searchsorted(self.starts, at, side="right") - 1
         for number, part in enumerate(self.parts):
@@ -168,6 +170,16 @@ class Joined:
             if mine.any():
                 out[mine] = part[at[mine] - self.starts[number]]
         return out
+
+    def _row_numbers(self, at: Any) -> np.ndarray:
+        rows = np.asarray(None if isinstance(at, tuple) else at)
+        if rows.dtype == bool and rows.shape == (len(self),):
+            return np.flatnonzero(rows)
+        if rows.size and not np.issubdtype(rows.dtype, np.integer):
+            raise IndexError(f"index by a slice, a row, an array of rows, or a mask of {len(self)}")
+        if ((rows < -len(self)) | (rows >= len(self))).any():
+            raise IndexError(f"a row is out of bounds: there are {len(self)}")
+        return np.where(rows < 0, rows + len(self), rows).astype(np.int64)
 
 
 class Selected:

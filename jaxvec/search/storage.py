@@ -5,7 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 
 from jaxvec.errors import InputError
 
@@ -33,16 +33,35 @@ def check_rows(vectors: Any) -> None:
         raise InputError(f"vectors is a {type(vectors).__name__}; expected an array [n, dim]")
     if len(shape) != 2 or shape[1] < 1:
         raise InputError(f"vectors have shape {shape}; expected [n, dim] with dim ≥ 1")
-    if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
+    if not _real(dtype):
         raise InputError(f"vectors hold {dtype}; expected real numbers")
 
 
+def checked_queries(queries: Any, dim: int) -> Float[np.ndarray, "q dim"]:
+    """Query vectors as float32, if they are finite real numbers [q, dim]."""
+    queries = np.asarray(queries)
+    if queries.ndim != 2 or queries.shape[1] != dim:
+        raise InputError(f"queries have shape {queries.shape}; this corpus takes [q, {dim}]")
+    if not _real(queries.dtype):
+        raise InputError(f"queries hold {queries.dtype}; expected real numbers")
+    with np.errstate(over="ignore"):
+        queries = queries.astype(np.float32)
+    if not np.isfinite(queries).all():
+        raise InputError("a query holds a value that is not finite in float32")
+    return queries
+
+
+def _real(dtype: Any) -> bool:
+    return any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
+
+
 def quantize(
-    vectors: Any, dtype: str, metric: str
+    vectors: Any, dtype: str, metric: str, valid: Bool[np.ndarray, " n"] | None = None
 ) -> tuple[Shaped[np.ndarray, "n dim"], Float[np.ndarray, " n"] | None]:
     """Rows as they are stored for scoring, and the unit of each row's integers (int8) or None.
 
     int8 is symmetric, with one unit a row: its largest coordinate is ±127. For cosine rows are made unit first.
+    Rows that are not `valid` may hold anything.
 
     Raises:
         InputError: a vector is not finite.
@@ -56,7 +75,10 @@ def quantize(
     codes = np.empty((n, dim), np.int8 if dtype == "int8" else ml_dtypes.bfloat16)
     unit = np.empty(n, np.float32) if dtype == "int8" else None
     for start in range(0, n, BLOCK):
-        rows = finite(np.asarray(vectors[start : start + BLOCK], np.float32))
+        rows = np.asarray(vectors[start : start + BLOCK], np.float32)
+        if valid is not None:
+            rows = np.where(valid[start : start + BLOCK, None], rows, np.float32(0))
+        rows = finite(rows)
         if metric == "cosine":
             rows = unit_rows(rows)
         if unit is not None:
@@ -75,6 +97,17 @@ def finite(vectors: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
 
 
 def unit_rows(vectors: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
-    """Rows of length 1, on the host; a row of zeros stays one."""
-    length = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
-    return vectors / np.where(length > 0, length, 1)[:, None]
+    """Rows of length 1, on the host; a row of zeros stays one.
+
+    >>> unit_rows(np.array([[3e30, 4e30], [0, 1e-30], [0, 0]], np.float32)).round(2).tolist()
+    [[0.6000000238418579, 0.800000011920929], [0.0, 1.0], [0.0, 0.0]]
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        length = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
+        extreme = ~((length > 1e-15) & (length < 1e18))  # the square over- or underflows, or loses digits
+        if extreme.any():
+            largest = np.abs(vectors[extreme]).max(axis=1, initial=0)
+            vectors = vectors.copy()
+            vectors[extreme] /= np.where(largest > 0, largest, 1)[:, None]
+            length[extreme] = np.sqrt(np.einsum("nd,nd->n", vectors[extreme], vectors[extreme]))
+        return vectors / np.where(length > 0, length, 1)[:, None]

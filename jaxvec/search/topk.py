@@ -15,27 +15,40 @@ HIGHEST = jax.lax.Precision.HIGHEST
 Best = tuple[Array, Array]  # (float32 scores, int32 indices), both [devices, q, k], best first
 
 
-def corrections(rows: Any, scale: Any, valid: Bool[Array, " b"], cosine: bool) -> tuple[Any, Any]:
+def corrections(
+    rows: Any, scale: Any, valid: Bool[Array, " b"], longest: Any, cosine: bool
+) -> tuple[Any, Any]:
     """What makes scores of the products of a block of rows: score = product · scale + bias; pure.
 
     Args:
         rows: [b, d], float32, bfloat16 or int8. Those that are not valid hold finite values.
         scale: float32 [b], the unit of each row's integers, or None.
         valid: bool [b], False for padding and for what was removed.
+        longest: float32, length of the longest query.
         cosine: divide by the length of each row; a row of zeros scores 0.
 
     Returns:
         scale: float32 [b], or None where it is 1.
         bias: float32 [b]: 0 (which makes −0 to 0: a tie is for the index to break), −inf where a row is not valid, so
-            that it comes last, inf where the square of its length is not finite, so that it
-            comes first and is noticed.
+            that it comes last, inf where a product with a query may not be finite, so that it comes first and is
+            noticed.
     """
-    values = rows.astype(jnp.float32)
-    square = jnp.sum(values * values, axis=-1)
-    whole = jnp.isfinite(square if scale is None else square * scale)
+    length = _lengths(rows.astype(jnp.float32))
+    most = (
+        4 * length * jnp.maximum(longest, 1)
+    )  # so that the inverse of a length is no subnormal number either
+    whole = jnp.isfinite(most if scale is None else most * jnp.maximum(scale, 1))
     if cosine:
-        scale = jnp.where(square > 0, 1 / jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
+        scale = jnp.where(length > 0, 1 / jnp.where(length > 0, length, 1), 0)
     return scale, jnp.where(valid, jnp.where(whole, 0.0, jnp.inf), -jnp.inf).astype(jnp.float32)
+
+
+def _lengths(rows: Float[Array, "b d"]) -> Float[Array, " b"]:
+    """Of rows of any size: squares of what is very long or very short are taken of a multiple, in the same pass."""
+    shift = jnp.float32(2.0**80)
+    plain, small, large = (jnp.sum(jnp.square(rows * by), axis=-1) for by in (1, shift, 1 / shift))
+    near = jnp.where(plain < 1, jnp.sqrt(small) / shift, jnp.sqrt(large) * shift)
+    return jnp.where((plain > 1e-30) & jnp.isfinite(plain), jnp.sqrt(plain), near)
 
 
 def block_top_k(

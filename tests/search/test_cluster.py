@@ -65,8 +65,8 @@ def test_numbers_of_clusters_that_cannot_be(k):
     [
         (np.ones((0, 2)), {}, "there are no vectors to group"),
         (np.ones(2), {}, r"vectors have shape \(2,\); expected \[n, dim\]"),
-        (np.ones((9, 2)), {"seed": -1}, "seed is -1; expected 0 or more"),
-        (np.ones((9, 2)), {"passes": 0}, "passes is 0; expected 1 or more"),
+        (np.ones((9, 2)), {"seed": -1}, "seed is -1; expected a whole number, 0 or more"),
+        (np.ones((9, 2)), {"passes": 0}, "passes is 0; expected a whole number, 1 or more"),
     ],
 )
 def test_what_cannot_be_grouped(vectors, options, message):

@@ -179,9 +179,63 @@ def test_an_addition_is_listed_last(folder, texts, monkeypatch):
         patch.setattr("jaxvec.search.index.atomic_write_bytes", stop)
         with pytest.raises(RuntimeError, match="stopped"):
             index.add(texts[:9])
-    assert not list(folder.glob(".*"))
     assert len(Index.open(folder)) == 200
-    assert len(index.add(texts[:9])) == 209
+    ticks = []
+    assert len(index.add(texts[:9], tick=ticks.append)) == 209
+    assert not ticks  # what was encoded is kept until it is listed
+    assert not list(folder.glob(".*"))
+
+
+def test_what_was_encoded_is_kept_until_the_index_is_there(encoder, texts, tmp_path, monkeypatch):
+    def replace(source, target, real=os.replace):
+        return stop() if Path(target).name == "index" else real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", replace)
+        with pytest.raises(RuntimeError, match="stopped"):
+            Index.build(tmp_path / "index", encoder, texts[:9])
+    ticks = []
+    Index.build(tmp_path / "index", encoder, texts[:9], tick=ticks.append)
+    assert not ticks
+
+
+def test_what_a_kill_after_the_listing_left_is_cleared_away(folder, texts):
+    (folder / ".segment-000000.unfinished").mkdir()
+    Index.open(folder).add(texts[:9])
+    assert not list(folder.glob(".*"))
+
+
+@pytest.mark.parametrize("name", ["corpus.json", ".raw.npy.unfinished/progress-0-of-1.jsonl"])
+def test_damaged_notes_of_unfinished_work_are_named(encoder, texts, tmp_path, name):
+    noted = tmp_path / ".index.unfinished" / name
+    with pytest.raises(RuntimeError, match="stopped"):
+        Index.build(tmp_path / "index", encoder, texts[:9], calibrate=stop)
+    if name != "corpus.json":
+        noted.parent.mkdir()
+        (noted.parents[1] / "raw.npy").rename(noted.parent / "rows.npy")
+    noted.write_text("garbage\n")
+    with pytest.raises(InputError, match=f"{noted.name} is damaged; give --restart"):
+        Index.build(tmp_path / "index", encoder, texts[:9])
+    Index.build(tmp_path / "index", encoder, texts[:9], restart=True)
+
+
+def test_vectors_of_several_segments_are_read_as_one_array(folder, texts):
+    vectors = Index.open(folder).add(texts[:9]).vectors
+    whole = vectors[:]
+    assert whole.shape == vectors.shape == (209, 32)
+    mask = np.arange(209) % 50 == 0
+    for rows in (-1, 208, slice(None, None, 2), slice(205, 190, -3), slice(9, 3), [0, -1, 205], [], mask):
+        assert np.array_equal(vectors[rows], whole[np.array(rows, int) if isinstance(rows, list) else rows])
+    for rows in (209, [-210], (slice(None), 0), [1.5], mask[:-1]):
+        with pytest.raises(IndexError):
+            vectors[rows]
+
+
+def test_a_calibrated_index_needs_its_calibration(encoder, texts, tmp_path, principal):
+    index = Index.build(tmp_path / "index", encoder, texts, calibrate=principal(4))
+    shutil.rmtree(index.folder / "encoder")
+    with pytest.raises(InputError, match="the calibration of this index, is missing; index the corpus again"):
+        Index.open(index.folder).search(["it rains"])
 
 
 def test_an_update_of_jax_between_encoding_and_the_rest_only_warns(encoder, texts, tmp_path):
@@ -278,6 +332,7 @@ def test_a_model_that_has_moved_can_be_put_into_the_index(write_bert, tmp_path):
     [
         ({"sentences": []}, "the corpus holds no sentences"),
         ({"sentences": ["fine", 3]}, "3"),
+        ({"sentences": "it rains"}, "sentences is a single text"),
         ({"dtype": "int4"}, "dtype is 'int4'"),
         ({"metric": "l2"}, "metric is 'l2'"),
     ],
@@ -294,6 +349,8 @@ def test_bad_queries_are_named(encoder, folder):
         index.search(["it rains"], k=0)
     with pytest.raises(InputError, match="queries is a single text"):
         index.search("it rains")
+    with pytest.raises(InputError, match="sentences is a single text"):
+        index.add("it rains")
     assert index.search([]) == []
 
 

@@ -6,6 +6,7 @@ import pytest
 from jaxvec import InputError
 from jaxvec.search import corpus as module
 from jaxvec.search.corpus import Corpus, top_k
+from jaxvec.search.storage import STORAGE, checked_queries
 
 EIGHT = """
 import json, os, sys
@@ -140,9 +141,9 @@ def test_removed_rows_are_never_found(dtype):
     _, rows = Corpus.of(vectors, metric="dot", dtype=dtype, valid=valid).top_k(asked, 10)
     kept = np.flatnonzero(valid)
     assert np.array_equal(rows, kept[brute_force(asked, vectors[valid], 10)[1]])
-    if dtype == "float32":
-        vectors[~valid] = np.nan  # whatever they hold
-        assert np.array_equal(Corpus.of(vectors, metric="dot", valid=valid).top_k(asked, 10)[1], rows)
+    vectors[~valid] = np.nan  # whatever they hold
+    again = Corpus.of(vectors, metric="dot", dtype=dtype, valid=valid).top_k(asked, 10)[1]
+    assert np.array_equal(again, rows)
     nothing = Corpus.of(vectors, valid=np.zeros(3000, bool))
     assert nothing.top_k(asked, 3)[1].shape == (5, 0)
 
@@ -158,12 +159,52 @@ def test_one_value_that_is_not_finite_is_noticed(value, dtype, metric):
         top_k(asked, vectors, 3, metric=metric, dtype=dtype)
 
 
-@pytest.mark.parametrize("metric", ["cosine", "dot"])
-def test_a_length_that_float32_cannot_square_is_no_zero(metric):
-    vectors = np.ones((3000, 13), np.float32)
-    vectors[1500] = 1e20
-    with pytest.raises(InputError, match="too long to square in float32"):
-        top_k(vectors[:2], vectors, 3, metric=metric)
+@pytest.mark.parametrize("dtype", STORAGE)
+@pytest.mark.parametrize("length", [1e-30, 1e-22, 1e-19, 1e-15, 1e18, 1e20, 1e36])
+def test_lengths_that_float32_cannot_square(length, dtype):
+    """Cosine does not depend on them; an inner product does, and is right as long as it is a float32."""
+    rng = np.random.default_rng(11)
+    vectors, asked = rng.standard_normal((3000, 13)), rng.standard_normal((5, 13))
+    some = np.where(np.arange(3000) % 3 == 0, length, 1)[:, None]
+    scores, rows = brute_force(*(x / np.linalg.norm(x, axis=1, keepdims=True) for x in (asked, vectors)), 7)
+    found, where = top_k(
+        (asked * length).astype(np.float32), (vectors * some).astype(np.float32), 7, dtype=dtype
+    )
+    assert np.array_equal(where, rows)
+    np.testing.assert_allclose(found, scores, atol=1e-6)
+    if length > 1:
+        scores, rows = brute_force(asked, vectors * some, 7)
+        found, where = top_k(asked, (vectors * some).astype(np.float32), 7, metric="dot", dtype=dtype)
+        assert np.array_equal(where, rows)
+        np.testing.assert_allclose(found, scores, rtol=1e-5)
+
+
+@pytest.mark.parametrize("queries", [1, 5])
+@pytest.mark.parametrize("dtype", STORAGE)
+def test_an_inner_product_that_may_overflow_is_refused(queries, dtype):
+    vectors = np.ones((3000, 64), np.float32)
+    vectors[1500, :2] = 1e15, -1e15  # inf − inf on the way
+    with pytest.raises(InputError, match="may overflow"):
+        top_k(np.full((queries, 64), 1e25), vectors, 1, metric="dot", dtype=dtype)
+    with pytest.raises(InputError, match="may overflow"):  # every one of them is −inf
+        top_k(np.full((queries, 64), 1e25), -1e15 * np.ones((20, 64)), 3, metric="dot", dtype=dtype)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint64, np.longdouble])
+def test_numbers_of_more_than_four_bytes(kind):
+    scores, rows = top_k(np.ones((1, 1)), np.array([[3_000_000_000], [1], [2]], kind), 3, metric="dot")
+    assert scores.tolist() == [[3e9, 2, 1]]
+    assert rows.tolist() == [[0, 2, 1]]
+
+
+def test_queries_that_are_no_real_numbers_are_refused():
+    for queries in (np.array([["a", "b"]]), np.eye(2) * 1j):
+        with pytest.raises(InputError, match="expected real numbers"):
+            checked_queries(queries, 2)
+    with pytest.raises(InputError, match="not finite in float32"):
+        top_k(np.array([[1e300, 0]]), np.eye(2), 1)
+    with pytest.raises(InputError, match=r"valid is bool \[2\]; expected bool \[3\]"):
+        Corpus.of(np.eye(3), valid=np.ones(2, bool))
 
 
 @pytest.mark.parametrize("kind", ["<f2", ">f4", "<f8", "i1", "bool"])
