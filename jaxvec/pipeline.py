@@ -199,7 +199,7 @@ def _await(vectors: Array, index: np.ndarray, tick: Callable[[int], Any]) -> Non
 def refuse_single_text(sentences: Any) -> None:
     """Refuses one text, which would be taken for as many sentences as it has letters, and what holds no texts."""
     if isinstance(sentences, str | bytes):
-        raise InputError("sentences is a single text; expected many of them, such as [text]")
+        raise InputError("sentences is a single text; expected a list of them: [text]")
     if not isinstance(sentences, Iterable):
         raise InputError(
             f"sentences is {type(sentences).__name__}; expected texts (str), such as a list of them"
