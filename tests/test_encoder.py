@@ -232,9 +232,9 @@ def test_any_collection_of_texts_will_do(report, name):
     ("name", "said"),
     [
         ("one text", "expected a list of them: [text]"),
-        ("one text to stream", "expected many of them"),
-        ("one text to moments", "expected many of them"),
-        ("one text to sif_weights", "expected many of them"),
+        ("one text to stream", "expected a list of them: [text]"),
+        ("one text to moments", "expected a list of them: [text]"),
+        ("one text to sif_weights", "expected a list of them: [text]"),
         ("a that is text", "a is 'x'; expected a positive number"),
         ("one text in bytes", "expected a list of them: [text]"),
         ("None among them", "row 1 is NoneType, expected str"),
