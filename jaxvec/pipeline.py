@@ -196,11 +196,9 @@ def _await(vectors: Array, index: np.ndarray, tick: Callable[[int], Any]) -> Non
     tick(int((index >= 0).sum()))
 
 
-def refuse_single_text(sentences: Any) -> None:
+def refuse_single_text(sentences: Any, name: str = "sentences") -> None:
     """Refuses one text, which would be taken for as many sentences as it has letters, and what holds no texts."""
     if isinstance(sentences, str | bytes):
-        raise InputError("sentences is a single text; expected a list of them: [text]")
+        raise InputError(f"{name} is a single text; expected a list of them: [text]")
     if not isinstance(sentences, Iterable):
-        raise InputError(
-            f"sentences is {type(sentences).__name__}; expected texts (str), such as a list of them"
-        )
+        raise InputError(f"{name} is {type(sentences).__name__}; expected a list of str")

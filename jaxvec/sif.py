@@ -13,7 +13,7 @@ from jaxvec.interchange.sentence_transformers import read_modules
 from jaxvec.loading import load_tokenizer
 from jaxvec.models.config import read_config
 from jaxvec.models.sources import BUNDLED, find_model
-from jaxvec.pipeline import CHUNK
+from jaxvec.pipeline import CHUNK, refuse_single_text
 
 
 def sif_weights(
@@ -41,8 +41,7 @@ def sif_weights(
     >>> weights.shape, bool(weights.min() < 0.01)
     ((30522,), True)
     """
-    if isinstance(corpus, str | bytes):
-        raise InputError("corpus is a single text; expected many of them, such as the lines of a file")
+    refuse_single_text(corpus, "corpus")
     if not isinstance(a, float | int | np.floating) or not 0 < a < float("inf"):
         raise InputError(f"a is {a!r}; expected a positive number, such as 1e-3")
     folder = find_model(model)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxvec.encoder import SentenceEncoder
 from jaxvec.errors import InputError
-from jaxvec.pipeline import CHUNK
+from jaxvec.pipeline import CHUNK, refuse_single_text
 
 BANDS = (0, 100, 500, 5_000, 10_000)  # ranks, as in the paper
 NEIGHBOURS = (3, 5, 7)
@@ -54,8 +54,7 @@ def token_counts(encoder: SentenceEncoder, corpus: Iterable[str]) -> Int[np.ndar
         >>> int(token_counts(encoder, ["the cat and the dog", "the end"]).max())
         3
     """
-    if isinstance(corpus, str | bytes):
-        raise InputError("corpus is a single text; expected many of them, such as the lines of a file")
+    refuse_single_text(corpus, "corpus")
     counts, texts, row = np.zeros(encoder.config.vocab_size, np.int64), iter(corpus), 0
     while chunk := list(islice(texts, CHUNK)):
         counts += np.bincount(encoder.tokenizer(chunk, row).values, minlength=len(counts))

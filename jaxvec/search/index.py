@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 from jaxvec.encoder import SentenceEncoder
 from jaxvec.errors import InputError
 from jaxvec.journal import locked
+from jaxvec.pipeline import refuse_single_text
 from jaxvec.search.build import SEGMENT, Calibrate, write_index, write_segment
 from jaxvec.search.corpus import METRICS, Corpus, check_choice, check_count
 from jaxvec.search.description import META, load_encoder, read_meta, refuse_other_encoder, sealed
@@ -205,8 +206,7 @@ class Index:
         Raises:
             InputError: k < 1, a query that is not text, or an encoder that is not the documents' own any more.
         """
-        if isinstance(queries, str):
-            raise InputError("queries is a single text; expected a list of them: [query]")
+        refuse_single_text(queries, "queries")
         check_count(k)
         scores, numbers = self.top_k(self.encoder.encode(queries, normalize=False), k)
         return [
