@@ -11,6 +11,7 @@ all splits; the paper states neither the layers nor the unit of the distance.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -18,7 +19,8 @@ from experiments.setup import Setup
 from experiments.table import Row, Table, figures
 from jaxvec.evaluation.corrections import Sample
 from jaxvec.evaluation.edit_distance import token_edit_distance
-from jaxvec.evaluation.encoding import EncodedTexts
+from jaxvec.encoder import SentenceEncoder
+from jaxvec.evaluation.encoding import Choice, EncodedTexts
 from jaxvec.evaluation.metrics import cosine, spearman
 from jaxvec.evaluation.settings import fitting_text
 
@@ -35,7 +37,7 @@ def measure(setup: Setup, row: Row) -> Mapping[str, float]:
     else:
         method = setup.method(row, TABLE.max_length)
         fit = fitting_text(task, "target", None).sentences
-        encoded = EncodedTexts(encoder, fit, [method.choice])
+        encoded = _encoded(encoder, tuple(fit), method.choice)
         vectors = encoded.vectors(method.choice, task.sentences)
         if method.correction.steps:
             calibration = method.correction.fit(Sample(encoded.vectors(method.choice, fit)))
@@ -45,6 +47,12 @@ def measure(setup: Setup, row: Row) -> Mapping[str, float]:
         "edit distance": 100 * spearman(similarities, distances),
         "gold": 100 * spearman(similarities, task.scores),
     }
+
+
+@lru_cache(maxsize=1)
+def _encoded(encoder: SentenceEncoder, sentences: tuple[str, ...], choice: Choice) -> EncodedTexts:
+    """Once for all rows of a model."""
+    return EncodedTexts(encoder, list(sentences), [choice])
 
 
 def _row(label: str, cells: str, calibrate: str = "raw") -> Row:
