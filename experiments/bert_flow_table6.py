@@ -17,9 +17,9 @@ import numpy as np
 
 from experiments.setup import Setup
 from experiments.table import Row, Table, figures
+from jaxvec.encoder import SentenceEncoder
 from jaxvec.evaluation.corrections import Sample
 from jaxvec.evaluation.edit_distance import token_edit_distance
-from jaxvec.encoder import SentenceEncoder
 from jaxvec.evaluation.encoding import Choice, EncodedTexts
 from jaxvec.evaluation.metrics import cosine, spearman
 from jaxvec.evaluation.settings import fitting_text
