@@ -1,7 +1,7 @@
 """`python -m experiments`: lists the published tables, and runs them.
 
     python -m experiments                                  # what there is
-    python -m experiments all --data DATA                  # everything, task by task
+    python -m experiments all --data DATA                  # everything; saved as it comes
     python -m experiments bert_flow_table2 --data DATA --model bert-base-uncased=FOLDER@8
 
 --model puts a local folder in a published model's place, @8 its first 8 blocks only. Results are saved as they come,

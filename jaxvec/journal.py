@@ -138,21 +138,24 @@ def refuse_changes(where: Path, then: dict[str, Any], now: dict[str, Any]) -> No
         )
 
 
-def _parse(path: Path, lines: bytes) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    plan, *entries = [parsed(path, line) for line in lines.splitlines()] or [None]
-    return plan, entries
-
-
-def parsed(path: Path, text: bytes) -> dict[str, Any]:
-    """A JSON object of a file of unfinished work.
+def json_object(path: Path, text: bytes, *keys: str) -> dict[str, Any]:
+    """A JSON object of a file of unfinished work, which has these keys.
 
     Raises:
         InputError: the text is none.
     """
     with suppress(ValueError):
-        if isinstance(found := json.loads(text), dict):
+        if isinstance(found := json.loads(text), dict) and all(key in found for key in keys):
             return found
-    raise InputError(f"{path} is damaged; give --restart to throw the unfinished work away")
+    raise InputError(
+        f"{path} is damaged; give --restart, or remove its folder, to throw the unfinished work away"
+    )
+
+
+def _parse(path: Path, lines: bytes) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    first, *rest = lines.splitlines() or [b""]
+    plan = json_object(path, first) if first else None
+    return plan, [json_object(path, line, "chunk", "rows") for line in rest]
 
 
 @contextmanager

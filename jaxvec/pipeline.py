@@ -27,6 +27,16 @@ _MOST_CPU_DEVICES = 32  # each holds a copy of the weights
 _IN_FLIGHT = 4  # batches sent ahead of the one whose result is awaited
 
 
+def refuse_single_text(sentences: Any, name: str = "sentences") -> None:
+    """Refuses one text, which would be taken for as many sentences as it has letters, and what holds no texts."""
+    if isinstance(sentences, str | bytes):
+        raise InputError(f"{name} is a single text; expected a list of them: [text]")
+    try:
+        iter(sentences)
+    except TypeError:
+        raise InputError(f"{name} is {type(sentences).__name__}; expected a list of str") from None
+
+
 @dataclass(frozen=True, eq=False)
 class Weights:
     """An encoder's parameters, and their copies on the devices, which all encoders derived from it share."""
@@ -194,11 +204,3 @@ def replicate(params: Any, rows: NamedSharding) -> Any:
 def _await(vectors: Array, index: np.ndarray, tick: Callable[[int], Any]) -> None:
     jax.block_until_ready(vectors)
     tick(int((index >= 0).sum()))
-
-
-def refuse_single_text(sentences: Any, name: str = "sentences") -> None:
-    """Refuses one text, which would be taken for as many sentences as it has letters, and what holds no texts."""
-    if isinstance(sentences, str | bytes):
-        raise InputError(f"{name} is a single text; expected a list of them: [text]")
-    if not isinstance(sentences, Iterable):
-        raise InputError(f"{name} is {type(sentences).__name__}; expected a list of str")

@@ -83,6 +83,7 @@ def encode_to(
         >>> np.load(path, mmap_mode="r").shape
         (2, 384)
     """
+    refuse_single_text(sentences)
     sink = open_sink(output, encoder.dim, form)
     if share[1] > 1 and not isinstance(sink, PartsFolder):
         raise InputError(f"{output}: several processes write a folder of parts; give a name without suffix")
@@ -167,9 +168,6 @@ class Corpus:
     owed: deque[int] = field(default_factory=deque)
     chunks: int = 0
     rows: int = 0
-
-    def __post_init__(self) -> None:
-        refuse_single_text(self.sentences)
 
     def owed_sentences(self) -> Iterator[str]:
         texts = iter(self.sentences)

@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxvec.calibration.moments import Moments
 from jaxvec.journal import Journal, text_digest
+from jaxvec.pipeline import refuse_single_text
 from jaxvec.resume import Corpus, run_plan
 from jaxvec.sinks import hidden_sibling
 from jaxvec.vectorfiles import atomic_write_bytes
@@ -40,6 +41,7 @@ def moments_to_go_on_with(
     The work is kept in a hidden folder beside `output`; call `forget_moments(output)` when the output is written.
     Arguments and errors are those of `jaxvec.encode_to`; with a share these are the moments of that share.
     """
+    refuse_single_text(sentences)
     work = hidden_sibling(Path(output))
     if restart:
         forget_moments(output)

@@ -208,7 +208,7 @@ def test_a_journal_forgets_what_a_kill_tore_off(tmp_path, cut):
 
 def test_other_devices_may_go_on_with_a_warning(tmp_path):
     with Journal(tmp_path / "j.jsonl", {"dim": 3, "devices": "4 × TPU"}) as journal:
-        journal.append({"chunk": 0})
+        journal.append({"chunk": 0, "rows": 7})
     with pytest.warns(UserWarning, match="devices was '4 × TPU' and is '8 × TPU'"):
         Journal(tmp_path / "j.jsonl", {"dim": 3, "devices": "8 × TPU"}).close()
     with pytest.raises(InputError, match="dim was 3 and is 4"):
@@ -222,6 +222,14 @@ def test_killed_at_random_moments_encode_and_fit_end_with_the_same_bytes(bert_fo
     finished = subprocess.run([sys.executable, script, *asked], capture_output=True, text=True, timeout=600)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert sum(found["killed"] for found in json.loads(finished.stdout).values()) > 0
+
+
+def test_a_single_text_leaves_nothing_behind(tmp_path, encoder):
+    with pytest.raises(InputError, match="single text"):
+        snapshot.moments_to_go_on_with(tmp_path / "w", encoder, "it rains")
+    with pytest.raises(InputError, match="single text"):
+        encode_to(tmp_path / "w.npy", encoder, "it rains")
+    assert not list(tmp_path.iterdir())
 
 
 def test_moments_of_a_stopped_fit_go_on_to_the_same_bits(tmp_path, encoder, monkeypatch):

@@ -97,7 +97,7 @@ def sts(
     for model in models:
         encoder = load_encoder(model, dtype=dtype, max_length=max_length)
         for correction in corrections.values():
-            correction.check_width(encoder.config.hidden_size)
+            correction.check_width(encoder.dim)
         choices = dict.fromkeys(
             make_choice(encoder, pool, numbers)
             for pool in _separated(pooling) or [None]

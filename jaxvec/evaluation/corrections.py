@@ -41,12 +41,15 @@ class Correction:
     steps: tuple[Callable[[Sample], Any], ...]
 
     def check_width(self, dim: int) -> None:
-        """Refuses, before anything is encoded, what asks for more directions than vectors of this width have."""
+        """Refuses what asks for more directions than vectors of this width have, before there are any."""
         for step in self.name.split("+"):
             kind, _, number = step.partition(":")
-            if number.isdecimal() and int(number) > dim:
-                raise InputError(f"--calibrate {step}: the vectors have {dim} dimensions")
-            dim = int(number) if number.isdecimal() and kind != "remove-components" else dim
+            if kind == "flow" or not number:
+                continue
+            most = dim - (kind == "remove-components")
+            if int(number) > most:
+                raise InputError(f"--calibrate {step}: of {dim} dimensions it takes 1 to {most}")
+            dim = dim if kind == "remove-components" else int(number)
 
     def fit(self, sample: Sample) -> Any:
         """The calibration fitted on the sample, or None for "raw"."""

@@ -14,7 +14,7 @@ import numpy as np
 from jaxvec.calibration.calibration import Calibration
 from jaxvec.encoder import SentenceEncoder
 from jaxvec.errors import InputError
-from jaxvec.journal import locked, parsed, refuse_changes
+from jaxvec.journal import json_object, locked, refuse_changes
 from jaxvec.pipeline import refuse_single_text
 from jaxvec.resume import encode_to, run_plan
 from jaxvec.search.description import ENCODER, META, encoder_facts, sealed
@@ -45,7 +45,7 @@ class Raw:
     def forget(self) -> None:
         """Removes them; without vectors the rest does not count any more."""
         for name in (RAW, CORPUS, TEXTS, ENDS):
-            (self.folder / name).unlink()
+            (self.folder / name).unlink(missing_ok=True)
 
 
 def write_index(
@@ -168,7 +168,7 @@ def _encoded(
 
 def _check_corpus(work: Path, plan: dict[str, Any], sentences: Iterable[Any]) -> None:
     """Refuses finished vectors of another encoder or of other texts."""
-    noted = parsed(work / CORPUS, (work / CORPUS).read_bytes())
+    noted = json_object(work / CORPUS, (work / CORPUS).read_bytes(), "plan", "texts")
     refuse_changes(work, noted["plan"], plan)
     again = work / "again"
     again.mkdir()

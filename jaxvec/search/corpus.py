@@ -12,14 +12,22 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxvec.errors import InputError
 from jaxvec.pipeline import local_rows
-from jaxvec.search.storage import STORAGE, Rows, check_rows, checked_queries, quantize, unit_rows
-from jaxvec.search.topk import Best, corrections, merged, nothing_yet, sharded_top_k
+from jaxvec.search.storage import (
+    STORAGE,
+    Rows,
+    as_float32,
+    check_rows,
+    checked_queries,
+    masked,
+    quantize,
+    unit_rows,
+)
+from jaxvec.search.topk import Best, corrections, merged, nothing_yet, row_lengths, sharded_top_k
 
-# Elsewhere than on a CPU: 256 MiB, and 1,024 queries.
-BLOCK_BYTES = {"cpu": 16 * 2**20}  # of float32 rows scored at a time, on all devices together
-QUERIES = {"cpu": 512}  # scored at a time
-# On a CPU the scores of a block stay below what malloc takes from the kernel afresh each time: half of the time went there.
-_SCORES = {"cpu": 16_384}  # rows scored at a time, on all devices together
+BLOCK_BYTES = {"cpu": 16 * 2**20}  # of float32 rows scored at a time, on all devices; elsewhere 256 MiB
+QUERIES = {"cpu": 512}  # scored at a time; elsewhere 1,024
+# On a CPU the scores of a block stay in memory that malloc keeps; what the kernel gives afresh took half of the time.
+_SCORED_ROWS = {"cpu": 16_384}  # at a time, on all devices; elsewhere as many as a block holds
 METRICS = ("cosine", "dot")
 _IN_FLIGHT = 2  # blocks sent ahead
 _RESCORED = 256  # queries whose candidates are in memory together
@@ -45,6 +53,7 @@ class Corpus:
     metric: str
     unit: bool = False
     _placed: list[Any] = field(default_factory=list, repr=False)
+    _lengths: dict[Any, Any] = field(default_factory=dict, repr=False)  # by the first row of a block
 
     @classmethod
     def of(
@@ -66,7 +75,8 @@ class Corpus:
             valid: bool [n]; rows marked False are never found, whatever they hold.
 
         Raises:
-            InputError: another metric or dtype, or vectors that are not numbers [n, dim].
+            InputError: another metric or dtype, vectors that are not numbers [n, dim], for bfloat16 and int8 one that
+                is not finite, or another `valid`.
 
         Example:
             >>> corpus = Corpus.of(np.eye(3, dtype=np.float32), dtype="int8")
@@ -126,12 +136,10 @@ class Corpus:
         if not wanted or not len(queries):
             return np.empty((len(queries), wanted), np.float32), np.empty((len(queries), wanted), np.int32)
         if self.exact:
-            scores, indices = self._scan(queries, wanted)
-        else:
-            # Of real and of random vectors' int8 codes the first 26 hold the true 10 (the first 16: 0.998 of them).
-            _, found = self._scan(queries, min(there, 2 * wanted + 16))
-            scores, indices = self._rescore(queries, found, wanted)
-        return scores, indices
+            return self._scan(queries, wanted)
+        # Of real and of random vectors' int8 codes the first 26 hold the true 10 (the first 16: 0.998 of them).
+        _, found = self._scan(queries, min(there, 2 * wanted + 16))
+        return self._rescore(queries, found, wanted)
 
     def _scan(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         # No partial sum of an inner product is larger than the product of the two lengths.
@@ -142,11 +150,14 @@ class Corpus:
         parts = [jax.device_put(part, everywhere) for part in _query_parts(queries)]
         best: list[Best] = [nothing_yet(rows.mesh, len(part), k) for part in parts]
         cosine = self.metric == "cosine" and self.exact and not self.unit
+        unit = self.metric == "cosine" and not cosine
         sent: list[Any] = []
         for codes, scale, valid, start in self._blocks(rows):
-            scale, bias = _corrections(codes, scale, valid, longest, cosine=cosine)
+            if not unit and start not in self._lengths:
+                self._lengths[start] = row_lengths(codes)
+            scale, bias = _corrections(self._lengths.get(start), scale, valid, longest, cosine=cosine)
             if len(parts) > 1 and codes.dtype != jnp.float32:
-                codes = _as_float32(codes)  # once, not in every step
+                codes = _widened(codes)  # once, not in every step
             for number, part in enumerate(parts):
                 best[number] = step(best[number], part, codes, scale, bias, start)
             sent.append(best[-1][0])
@@ -174,11 +185,9 @@ class Corpus:
             stop = min(start + size, len(self))
             valid = np.zeros(size, bool)
             valid[: stop - start] = True if self.valid is None else self.valid[start:stop]
-            codes, scale = self.codes[start:stop], None
-            if not valid[: stop - start].all():  # whatever a removed row holds
-                codes = np.where(valid[: stop - start, None], codes, codes.dtype.type(0))
+            codes, scale = masked(self.codes[start:stop], valid[: stop - start]), None
             if not codes.dtype.isnative or codes.dtype.itemsize > 4:
-                codes = codes.astype(np.float32)
+                codes = as_float32(codes)
             if self.scale is not None:
                 scale = jax.device_put(_padded(self.scale[start:stop], size), rows)
             block = (
@@ -212,7 +221,7 @@ _corrections = jax.jit(corrections, static_argnames="cosine")
 
 
 @jax.jit
-def _as_float32(codes: Any) -> Any:
+def _widened(codes: Any) -> Any:
     return codes.astype(jnp.float32)
 
 
@@ -266,11 +275,11 @@ def _block_rows(n: int, dim: int, devices: int) -> int:
     """Rows that a device takes at a time: of few sizes, so that few shapes occur, and little more than there are."""
     backend = jax.default_backend()
     most = BLOCK_BYTES.get(backend, 256 * 2**20) // (4 * dim)
-    most = max(64, min(most, _SCORES.get(backend, most)) // devices)
+    most = max(64, min(most, _SCORED_ROWS.get(backend, most)) // devices)
     most = 1 << (most.bit_length() - 1)
     each = -(-n // (devices * -(-n // (devices * most))))
     step = max(64, most // 8)
-    return -(-each // step) * step if each > step else min(1 << max(6, (each - 1).bit_length()), most)
+    return -(-each // step) * step if each > step else 1 << max(6, (each - 1).bit_length())
 
 
 def _query_parts(queries: np.ndarray) -> Iterator[np.ndarray]:
@@ -278,7 +287,7 @@ def _query_parts(queries: np.ndarray) -> Iterator[np.ndarray]:
     for start in range(0, len(queries), most):
         part = queries[start : start + most]
         # Few sizes, few programs.
-        yield _padded(part, next(size for size in (1, 8, 32, most) if size >= len(part)))
+        yield _padded(part, next(size for size in (1, 8, 32, 128, most) if size >= len(part)))
 
 
 def _padded(rows: Any, size: int) -> Any:

@@ -127,7 +127,7 @@ def _with_transforms(faiss: Any, with_ids: Any, index: Index) -> Any:
     if not isinstance(calibration, Affine):
         reason = "has no calibration" if calibration is None else "has a calibration that is not linear"
         raise InputError(
-            f"{index.folder} {reason}, so there is no FAISS transform of it; without raw queries there is a FAISS index"
+            f"{index.folder} {reason}, so there is no FAISS transform of it; give raw_queries=False (leave --raw-queries out)"
         )
     # Made of a full index: its documents are calibrated already, only queries pass the transforms.
     transformed = faiss.IndexPreTransform(with_ids)

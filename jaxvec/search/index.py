@@ -97,6 +97,8 @@ class Index:
         """
         check_choice("metric", metric, METRICS)
         check_choice("dtype", dtype, STORAGE)
+        if (Path(folder) / META).is_file():
+            _forget_work(Path(folder))
         atomic_folder(folder)
         if encoder.token_weights is not None and encoder.provenance is None:
             raise InputError(
@@ -235,8 +237,8 @@ class Index:
             InputError: no documents, or unfinished work on others.
         """
         with self._alone():
-            for name in self.meta["segments"]:  # a kill came after it was listed
-                shutil.rmtree(hidden_sibling(self.folder / name["name"]), ignore_errors=True)
+            for part in self.meta["segments"]:
+                _forget_work(self.folder / part["name"])
             return write_segment(
                 self.folder / SEGMENT.format(len(self.segments)),
                 self.encoder,
@@ -298,3 +300,8 @@ class Index:
         if "encoder" in self.__dict__:
             opened.__dict__["encoder"] = self.encoder
         return opened
+
+
+def _forget_work(made: Path) -> None:
+    """Removes the work for an index or a segment that is there; it is left where a kill came at the very end."""
+    shutil.rmtree(hidden_sibling(made), ignore_errors=True)

@@ -44,11 +44,21 @@ def checked_queries(queries: Any, dim: int) -> Float[np.ndarray, "q dim"]:
         raise InputError(f"queries have shape {queries.shape}; this corpus takes [q, {dim}]")
     if not _real(queries.dtype):
         raise InputError(f"queries hold {queries.dtype}; expected real numbers")
-    with np.errstate(over="ignore"):
-        queries = queries.astype(np.float32)
+    queries = as_float32(queries)
     if not np.isfinite(queries).all():
         raise InputError("a query holds a value that is not finite in float32")
     return queries
+
+
+def as_float32(vectors: Any) -> Float[np.ndarray, "*shape"]:
+    """The same as float32; what does not fit becomes infinite, without a warning."""
+    with np.errstate(over="ignore"):
+        return np.asarray(vectors, np.float32)
+
+
+def masked(vectors: Any, valid: Bool[np.ndarray, " n"]) -> Any:
+    """Zeros in place of the rows [n, dim] that are not valid, whatever they hold."""
+    return vectors if valid.all() else np.where(valid[:, None], vectors, vectors.dtype.type(0))
 
 
 def _real(dtype: Any) -> bool:
@@ -75,10 +85,8 @@ def quantize(
     codes = np.empty((n, dim), np.int8 if dtype == "int8" else ml_dtypes.bfloat16)
     unit = np.empty(n, np.float32) if dtype == "int8" else None
     for start in range(0, n, BLOCK):
-        rows = np.asarray(vectors[start : start + BLOCK], np.float32)
-        if valid is not None:
-            rows = np.where(valid[start : start + BLOCK, None], rows, np.float32(0))
-        rows = finite(rows)
+        rows = np.asarray(vectors[start : start + BLOCK])
+        rows = finite(as_float32(rows if valid is None else masked(rows, valid[start : start + BLOCK])))
         if metric == "cosine":
             rows = unit_rows(rows)
         if unit is not None:

@@ -16,12 +16,12 @@ Best = tuple[Array, Array]  # (float32 scores, int32 indices), both [devices, q,
 
 
 def corrections(
-    rows: Any, scale: Any, valid: Bool[Array, " b"], longest: Any, cosine: bool
+    lengths: Any, scale: Any, valid: Bool[Array, " b"], longest: Any, cosine: bool
 ) -> tuple[Any, Any]:
     """What makes scores of the products of a block of rows: score = product · scale + bias; pure.
 
     Args:
-        rows: [b, d], float32, bfloat16 or int8. Those that are not valid hold finite values.
+        lengths: float32 [b], of `row_lengths`; None where all are known to be 1 or 0.
         scale: float32 [b], the unit of each row's integers, or None.
         valid: bool [b], False for padding and for what was removed.
         longest: float32, length of the longest query.
@@ -33,18 +33,23 @@ def corrections(
             that it comes last, inf where a product with a query may not be finite, so that it comes first and is
             noticed.
     """
-    length = _lengths(rows.astype(jnp.float32))
-    most = (
-        4 * length * jnp.maximum(longest, 1)
-    )  # so that the inverse of a length is no subnormal number either
-    whole = jnp.isfinite(most if scale is None else most * jnp.maximum(scale, 1))
+    bias = jnp.where(valid, 0.0, -jnp.inf)
+    if lengths is not None:
+        # 4: the inverse of a length is no subnormal number either.
+        most = 4 * lengths * jnp.maximum(longest, 1) * (1 if scale is None else jnp.maximum(scale, 1))
+        bias = jnp.where(valid & ~jnp.isfinite(most), jnp.inf, bias)
     if cosine:
-        scale = jnp.where(length > 0, 1 / jnp.where(length > 0, length, 1), 0)
-    return scale, jnp.where(valid, jnp.where(whole, 0.0, jnp.inf), -jnp.inf).astype(jnp.float32)
+        scale = jnp.where(lengths > 0, 1 / jnp.where(lengths > 0, lengths, 1), 0)
+    return scale, bias
 
 
-def _lengths(rows: Float[Array, "b d"]) -> Float[Array, " b"]:
-    """Of rows of any size: squares of what is very long or very short are taken of a multiple, in the same pass."""
+@jax.jit
+def row_lengths(rows: Any) -> Float[Array, " b"]:
+    """Of rows [b, d] between 1e-37 and 8e37 long; shorter ones may count as 0.
+
+    Squares of what is very short or very long are taken of a multiple, in the same pass.
+    """
+    rows = rows.astype(jnp.float32)
     shift = jnp.float32(2.0**80)
     plain, small, large = (jnp.sum(jnp.square(rows * by), axis=-1) for by in (1, shift, 1 / shift))
     near = jnp.where(plain < 1, jnp.sqrt(small) / shift, jnp.sqrt(large) * shift)

@@ -214,3 +214,24 @@ def test_tables_say_the_same(encoder, tasks):
     expected = 100 * (scores[0][1].figures["all"] + scores[2][1].figures["all"]) / 2
     assert float(means[0][6]) == pytest.approx(expected, abs=0.006)
     json.dumps([score.as_json() for _, score in scores], allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("whitening:9", "--calibrate whitening:9: of 8 dimensions it takes 1 to 8"),
+        ("pca:3+whitening:4", "--calibrate whitening:4: of 3 dimensions it takes 1 to 3"),
+        ("remove-components:8", "--calibrate remove-components:8: of 8 dimensions it takes 1 to 7"),
+        ("whitening:1+remove-components", "of 1 dimensions it takes 1 to 0"),
+    ],
+)
+def test_more_directions_than_there_are_are_refused_before_there_are_vectors(name, said):
+    with pytest.raises(InputError, match=said):
+        parse_correction(name).check_width(8)
+
+
+@pytest.mark.parametrize(
+    "name", ["raw", "whitening:8", "pca:3+remove-components:2", "standardize", "flow:300"]
+)
+def test_a_width_that_fits(name):
+    parse_correction(name).check_width(8)

@@ -199,10 +199,14 @@ def test_what_was_encoded_is_kept_until_the_index_is_there(encoder, texts, tmp_p
     assert not ticks
 
 
-def test_what_a_kill_after_the_listing_left_is_cleared_away(folder, texts):
+def test_what_a_kill_after_the_listing_left_is_cleared_away(encoder, folder, texts):
     (folder / ".segment-000000.unfinished").mkdir()
     Index.open(folder).add(texts[:9])
     assert not list(folder.glob(".*"))
+    (folder.parent / ".index.unfinished").mkdir()
+    with pytest.raises(InputError, match="not empty"):
+        Index.build(folder, encoder, texts)
+    assert [path.name for path in folder.parent.iterdir()] == ["index"]
 
 
 @pytest.mark.parametrize("name", ["corpus.json", ".raw.npy.unfinished/progress-0-of-1.jsonl"])
@@ -213,9 +217,10 @@ def test_damaged_notes_of_unfinished_work_are_named(encoder, texts, tmp_path, na
     if name != "corpus.json":
         noted.parent.mkdir()
         (noted.parents[1] / "raw.npy").rename(noted.parent / "rows.npy")
-    noted.write_text("garbage\n")
-    with pytest.raises(InputError, match=f"{noted.name} is damaged; give --restart"):
-        Index.build(tmp_path / "index", encoder, texts[:9])
+    for damage in ("garbage", "[1]", "{}" if name == "corpus.json" else '{"plan": 1}\n{}'):
+        noted.write_text(damage + "\n")
+        with pytest.raises(InputError, match=f"{noted.name} is damaged; give --restart"):
+            Index.build(tmp_path / "index", encoder, texts[:9])
     Index.build(tmp_path / "index", encoder, texts[:9], restart=True)
 
 
