@@ -16,18 +16,17 @@ from tqdm import tqdm
 
 from jaxvec.calibration.calibration import Calibration, accepted, device_arrays, rebuild
 from jaxvec.calibration.chain import compose
-from jaxvec.calibration.folder import write_calibration
 from jaxvec.calibration.moments import Moments
 from jaxvec.errors import InputError
 from jaxvec.forward import Apply, make_apply
-from jaxvec.loading import load_model, model_fingerprint, multiplies_bfloat16
+from jaxvec.loading import load_model, model_fingerprint, multiplies_bfloat16, save_calibrated
 from jaxvec.models.attention import check_kernel
 from jaxvec.models.config import EncoderConfig
 from jaxvec.models.sources import BUNDLED
 from jaxvec.packing import Packing
 from jaxvec.pipeline import Pipeline, Weights, local_rows, refuse_single_text, replicate, use_every_core
-from jaxvec.pooling import normalize as unit
 from jaxvec.pooling import resolve_layers
+from jaxvec.similarity import cosines
 from jaxvec.tokens import Tokenizer
 
 Sentences = Iterable[Any]  # of str; what is not is refused by row, not by type
@@ -310,21 +309,7 @@ class SentenceEncoder:
         Raises:
             InputError: the encoder has no calibration, or the folder exists and is not empty.
         """
-        if self.provenance is None:
-            raise InputError(
-                "this encoder has no calibration to save; its model folder holds everything already"
-            )
-        arrays = self.calibration.to_arrays()
-        if self.token_weights is not None:
-            arrays["token_weights"] = np.asarray(self.token_weights)
-        meta = {
-            **self.describe(),
-            "model": self.source,
-            "fingerprint": self.fingerprint,
-            "calibration": self.calibration.spec(),
-            "provenance": self.provenance,
-        }
-        write_calibration(Path(folder), arrays, meta)
+        save_calibrated(self, folder)
 
     def similarity(
         self, a: Shaped[Array | np.ndarray, "*n"], b: Shaped[Array | np.ndarray, "*m"]
@@ -338,14 +323,7 @@ class SentenceEncoder:
         Returns:
             float32 [n, m], without the axis of an argument that was a single vector.
         """
-        a, b = (x if isinstance(x, jax.Array) else np.asarray(x) for x in (a, b))
-        numeric = jnp.issubdtype(a.dtype, jnp.number) and jnp.issubdtype(b.dtype, jnp.number)
-        if not numeric or not a.shape or a.shape[-1:] != b.shape[-1:]:
-            raise InputError(
-                f"a is {a.dtype} {a.shape} and b is {b.dtype} {b.shape}; expected vectors [n, dim] and [m, dim]"
-            )
-        first, second = (unit(jnp.asarray(np.asarray(vectors), jnp.float32)) for vectors in (a, b))
-        return np.asarray(jnp.matmul(first, second.T, precision=jax.lax.Precision.HIGHEST))
+        return cosines(a, b)
 
     @cached_property
     def _placed(self) -> tuple[dict[str, Any], NamedSharding]:

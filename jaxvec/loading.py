@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxvec.calibration.calibration import rebuild
-from jaxvec.calibration.folder import is_calibration, read_calibration
+from jaxvec.calibration.folder import is_calibration, read_calibration, write_calibration
 from jaxvec.errors import InputError
 from jaxvec.interchange.sentence_transformers import FolderModules, read_dense, read_modules
 from jaxvec.models.checkpoint import cast_params, fingerprint, load_checkpoint
@@ -84,6 +84,23 @@ def load_tokenizer(modules: FolderModules, config: EncoderConfig, max_length: in
     return Tokenizer(
         modules.encoder, max_length or min(modules.max_length or limit, limit), modules.lower_case
     )
+
+
+def save_calibrated(encoder: Any, folder: str | os.PathLike[str]) -> None:
+    """Writes what `load_model` finds again in a folder; arguments and errors as for `SentenceEncoder.save`."""
+    if encoder.provenance is None:
+        raise InputError("this encoder has no calibration to save; its model folder holds everything already")
+    arrays = encoder.calibration.to_arrays()
+    if encoder.token_weights is not None:
+        arrays["token_weights"] = np.asarray(encoder.token_weights)
+    meta = {
+        **encoder.describe(),
+        "model": encoder.source,
+        "fingerprint": encoder.fingerprint,
+        "calibration": encoder.calibration.spec(),
+        "provenance": encoder.provenance,
+    }
+    write_calibration(Path(folder), arrays, meta)
 
 
 def model_fingerprint(params: Any, tokenizer: Tokenizer) -> str:

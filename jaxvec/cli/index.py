@@ -58,9 +58,9 @@ def index(
 ) -> None:
     """Encode documents into a folder that can be searched; a killed run goes on when its command is given again."""
     from jaxvec.evaluation.corrections import Sample, parse_correction
-    from jaxvec.search.corpus import METRICS, check_choice
+    from jaxvec.search.corpus import METRICS
     from jaxvec.search.index import Index
-    from jaxvec.search.storage import STORAGE
+    from jaxvec.search.storage import STORAGE, check_choice
     from jaxvec.textfiles import read_sentences
     from jaxvec.vectorfiles import atomic_folder
 

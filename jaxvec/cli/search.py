@@ -31,8 +31,8 @@ def search(
     as_json: Lines = False,
 ) -> None:
     """Find the documents that are nearest to a query in meaning."""
-    from jaxvec.search.corpus import check_count
     from jaxvec.search.index import Index
+    from jaxvec.search.storage import check_count
     from jaxvec.textfiles import read_sentences
 
     check_count(k)

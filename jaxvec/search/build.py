@@ -108,6 +108,11 @@ def write_segment(
     return found
 
 
+def forget_work(made: Path) -> None:
+    """Removes the work for an index or a segment that is there; it is left where a kill came at the very end."""
+    shutil.rmtree(hidden_sibling(made), ignore_errors=True)
+
+
 @contextmanager
 def _unfinished(work: Path, restart: bool) -> Iterator[None]:
     """The folder `work`, for one process at a time; afterwards it is there only if it is worth going on with."""

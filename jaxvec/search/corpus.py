@@ -1,6 +1,6 @@
 """Vectors made ready for search: kept on the devices where they fit, streamed through them where not."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,8 @@ from jaxvec.search.storage import (
     STORAGE,
     Rows,
     as_float32,
+    check_choice,
+    check_count,
     check_rows,
     checked_queries,
     masked,
@@ -257,18 +259,6 @@ def top_k(
         ([[0, 2]], [[1.0, 1.0]])
     """
     return Corpus.of(vectors, metric=metric, dtype=dtype).top_k(queries, k)
-
-
-def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Refuses an argument that is none of the choices."""
-    if value not in choices:
-        raise InputError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
-
-
-def check_count(k: Any) -> None:
-    """Refuses a k that is not a whole number of at least 1."""
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise InputError(f"k is {k!r}; expected a whole number of at least 1")
 
 
 def _block_rows(n: int, dim: int, devices: int) -> int:

@@ -2,13 +2,17 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from jaxvec.calibration.calibration import calibration_digest
 from jaxvec.encoder import SentenceEncoder
 from jaxvec.errors import InputError
+from jaxvec.journal import locked
 from jaxvec.sinks import hidden_sibling
+from jaxvec.vectorfiles import check_target
 
 META, ENCODER, FORMAT_VERSION = "index.json", "encoder", 1
 _SAME = ("fingerprint", "pooling", "layers", "calibration")
@@ -85,3 +89,15 @@ def read_meta(folder: Path) -> dict[str, Any]:
     if meta["jaxvec_index"] != FORMAT_VERSION:
         raise InputError(f"{folder}: an index of version {meta['jaxvec_index']}; update jaxvec")
     return meta
+
+
+@contextmanager
+def alone(folder: Path, meta: dict[str, Any]) -> Iterator[None]:
+    """Nobody else changes the index, which still is as `meta` says, while the block lasts."""
+    check_target(folder / META)
+    with locked(folder):
+        if read_meta(folder) != meta:
+            raise InputError(f"{folder} was changed meanwhile; open it again")
+        for left in folder.glob(f".{META}.*.tmp"):  # by a kill
+            left.unlink()
+        yield

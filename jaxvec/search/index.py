@@ -1,9 +1,7 @@
 """A folder of documents that can be searched: texts, calibrated vectors, and which encoder made them."""
 
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,15 +12,13 @@ from jaxtyping import Array, Float, Int
 
 from jaxvec.encoder import SentenceEncoder
 from jaxvec.errors import InputError
-from jaxvec.journal import locked
 from jaxvec.pipeline import refuse_single_text
-from jaxvec.search.build import SEGMENT, Calibrate, write_index, write_segment
-from jaxvec.search.corpus import METRICS, Corpus, check_choice, check_count
-from jaxvec.search.description import META, load_encoder, read_meta, refuse_other_encoder, sealed
+from jaxvec.search.build import SEGMENT, Calibrate, forget_work, write_index, write_segment
+from jaxvec.search.corpus import METRICS, Corpus
+from jaxvec.search.description import META, alone, load_encoder, read_meta, refuse_other_encoder, sealed
 from jaxvec.search.segment import Joined, Segment, Selected, read_segment
-from jaxvec.search.storage import STORAGE
-from jaxvec.sinks import hidden_sibling
-from jaxvec.vectorfiles import atomic_folder, atomic_write_bytes, check_target
+from jaxvec.search.storage import STORAGE, check_choice, check_count
+from jaxvec.vectorfiles import atomic_folder, atomic_write_bytes
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,7 @@ class Index:
         check_choice("metric", metric, METRICS)
         check_choice("dtype", dtype, STORAGE)
         if (Path(folder) / META).is_file():
-            _forget_work(Path(folder))
+            forget_work(Path(folder))
         atomic_folder(folder)
         if encoder.token_weights is not None and encoder.provenance is None:
             raise InputError(
@@ -236,9 +232,9 @@ class Index:
         Raises:
             InputError: no documents, or unfinished work on others.
         """
-        with self._alone():
+        with alone(self.folder, self.meta):
             for part in self.meta["segments"]:
-                _forget_work(self.folder / part["name"])
+                forget_work(self.folder / part["name"])
             return write_segment(
                 self.folder / SEGMENT.format(len(self.segments)),
                 self.encoder,
@@ -268,7 +264,7 @@ class Index:
                 raise InputError(f"there is no document {number} to remove")
             valid[number] = False
         edges = np.flatnonzero(np.diff(np.concatenate([[True], valid, [True]]).astype(np.int8)))
-        with self._alone():
+        with alone(self.folder, self.meta):
             return self._rewritten(removed=edges.reshape(-1, 2).tolist())
 
     @property
@@ -283,25 +279,9 @@ class Index:
             if len(kept):
                 yield kept + start, self.vectors[start : start + rows][kept]
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Nobody else changes the folder meanwhile."""
-        check_target(self.folder / META)
-        with locked(self.folder):
-            if read_meta(self.folder) != self.meta:
-                raise InputError(f"{self.folder} was changed meanwhile; open it again")
-            for left in self.folder.glob(f".{META}.*.tmp"):  # by a kill
-                left.unlink()
-            yield
-
     def _rewritten(self, **changes: Any) -> "Index":
         atomic_write_bytes(self.folder / META, sealed(self.meta | changes))
         opened = Index.open(self.folder)
         if "encoder" in self.__dict__:
             opened.__dict__["encoder"] = self.encoder
         return opened
-
-
-def _forget_work(made: Path) -> None:
-    """Removes the work for an index or a segment that is there; it is left where a kill came at the very end."""
-    shutil.rmtree(hidden_sibling(made), ignore_errors=True)

@@ -1,5 +1,6 @@
 """What vectors are read from, and how they are stored for scoring: float32, bfloat16, or int8 with one unit a row."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
@@ -35,6 +36,18 @@ def check_rows(vectors: Any) -> None:
         raise InputError(f"vectors have shape {shape}; expected [n, dim] with dim ≥ 1")
     if not _real(dtype):
         raise InputError(f"vectors hold {dtype}; expected real numbers")
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Refuses an argument that is none of the choices."""
+    if value not in choices:
+        raise InputError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
+
+
+def check_count(k: Any) -> None:
+    """Refuses a k that is not a whole number of at least 1."""
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise InputError(f"k is {k!r}; expected a whole number of at least 1")
 
 
 def checked_queries(queries: Any, dim: int) -> Float[np.ndarray, "q dim"]:
