@@ -145,7 +145,7 @@ class Corpus:
 
     def _scan(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         # No partial sum of an inner product is larger than the product of the two lengths.
-        longest = np.float32(np.sqrt(np.square(queries, dtype=np.float64).sum(axis=1).max()))
+        longest = as_float32(np.sqrt(np.square(queries, dtype=np.float64).sum(axis=1).max()))
         rows = local_rows()
         everywhere = NamedSharding(rows.mesh, PartitionSpec())
         step = sharded_top_k(rows.mesh)

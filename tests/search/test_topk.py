@@ -188,6 +188,8 @@ def test_an_inner_product_that_may_overflow_is_refused(queries, dtype):
         top_k(np.full((queries, 64), 1e25), vectors, 1, metric="dot", dtype=dtype)
     with pytest.raises(InputError, match="may overflow"):  # every one of them is −inf
         top_k(np.full((queries, 64), 1e25), -1e15 * np.ones((20, 64)), 3, metric="dot", dtype=dtype)
+    with pytest.raises(InputError, match="may overflow"):  # a query whose own length does
+        top_k(np.full((queries, 64), 3e38), np.ones((20, 64)), 3, metric="dot", dtype=dtype)
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint64, np.longdouble])
