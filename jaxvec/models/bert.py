@@ -23,17 +23,21 @@ from jaxvec.models.config import EncoderConfig
 def gelu(x: Float[Array, "*b"]) -> Float[Array, "*b"]:
     """x Φ(x), by the error function (Hendrycks & Gimpel 2016), as BERT's checkpoints were trained with it.
 
-    Its derivative Φ(x) + x φ(x) is stated outright: JAX's own, through erfc, fails inside `shard_map` on JAX 0.12.
+    JAX's own, by the complementary error function, takes twice as long. The derivative Φ(x) + x φ(x) is stated outright:
+    that of JAX's error function fails inside `shard_map` on JAX 0.12.
     """
-    return jax.nn.gelu(x, approximate=False)
+    return x * _normal_cdf(x)
 
 
 @gelu.defjvp
 def _gelu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (x,), (tangent,) = primals, tangents
-    normal = 0.5 * (1 + jax.lax.erf(x / math.sqrt(2)))
     density = jnp.exp(-jnp.square(x) / 2) / math.sqrt(2 * math.pi)
-    return gelu(x), tangent * (normal + x * density)
+    return gelu(x), tangent * (_normal_cdf(x) + x * density)
+
+
+def _normal_cdf(x: Array) -> Array:
+    return 0.5 * (1 + jax.lax.erf(x / math.sqrt(2)))
 
 
 _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
