@@ -1,6 +1,6 @@
 """A round of training as one XLA program: steps scanned, seeds vmapped, data on the device."""
 
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +14,9 @@ from jaxvec.calibration.flow.arrays import glow_of
 from jaxvec.calibration.flow.glow import GlowConfig, log_density
 from jaxvec.calibration.flow.recipe import Recipe, make_optimizer
 from jaxvec.pooling import normalize
+
+# XLA's CPU takes up to three times as long for a step's products, of transposed and narrow operands, by YNNPACK.
+_WITHOUT_YNNPACK = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 HIGHEST = jax.lax.Precision.HIGHEST
 Arrays = dict[str, Array]
@@ -109,7 +112,6 @@ def watch(config: GlowConfig, arrays: Arrays, data: Data) -> tuple[Float[Array, 
     return loss, bits_per_dimension(z[held:], log_det[held:]), 1 - jnp.corrcoef(pairs)[0, 1]
 
 
-@partial(jax.jit, static_argnames=("config", "recipe", "rounds", "mesh"), donate_argnums=0)
 def train_round(
     states: State,
     fixed: Arrays,
@@ -122,7 +124,7 @@ def train_round(
     rounds: int,
     mesh: Mesh | None,
 ) -> tuple[State, Losses]:
-    """Trains every seed for one round, a part of an epoch; a seed that has stopped stays as it is.
+    """Trains every seed for one round, a part of an epoch, in one program; a seed that has stopped stays as it is.
 
     Args:
         states: stacked over seeds; donated.
@@ -135,6 +137,44 @@ def train_round(
         rounds: of an epoch.
         mesh: devices over which the rows of a batch are split; None for one device.
     """
+    compiled = _compiled(jax.default_backend())
+    return compiled(
+        states, fixed, data, order, number, config=config, recipe=recipe, rounds=rounds, mesh=mesh
+    )
+
+
+@cache
+def _compiled(backend: str) -> Any:
+    """`_train_round` as one program."""
+    options = _WITHOUT_YNNPACK if backend == "cpu" and _is_known(_WITHOUT_YNNPACK) else None
+    return jax.jit(
+        _train_round,
+        static_argnames=("config", "recipe", "rounds", "mesh"),
+        donate_argnums=0,
+        compiler_options=options,
+    )
+
+
+def _is_known(options: dict[str, str]) -> bool:
+    try:
+        jax.jit(lambda: 0, compiler_options=options).lower().compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
+
+
+def _train_round(
+    states: State,
+    fixed: Arrays,
+    data: Data,
+    order: Array,
+    number: Array,
+    *,
+    config: GlowConfig,
+    recipe: Recipe,
+    rounds: int,
+    mesh: Mesh | None,
+) -> tuple[State, Losses]:
     optimizer = make_optimizer(recipe, recipe.epochs * rounds * order.shape[1])
     patience = recipe.patience * rounds
 
