@@ -58,11 +58,11 @@ def corpora(share: float) -> dict[str, list[str]]:
     text = "\n\n".join(pydoc_data.topics.topics.values())
     medium = [" ".join(part.split()) for part in text.split("\n\n") if len(part.split()) > 4]
     tokenizer = Tokenizer.from_file(str(find_model("all-MiniLM-L6-v2") / "tokenizer.json"))
-    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    words = text.split()
+    encodings = tokenizer.encode_batch_fast(words, add_special_tokens=False)
     long, piece, left = [], [], LONG
-    for word, encoding in zip(
-        words := text.split(), tokenizer.encode_batch_fast(words, add_special_tokens=False), strict=True
-    ):
+    for word, encoding in zip(words, encodings, strict=True):
         if len(encoding) > left:
             long.append(" ".join(piece))
             piece, left = [], LONG
