@@ -10,7 +10,7 @@ import pytest
 from jaxvec import Affine, Flow, InputError, Moments, PackedBatch, SentenceEncoder, whitening
 from jaxvec.calibration.calibration import Calibration, device_arrays, rebuild
 from jaxvec.calibration.chain import Chain
-from jaxvec.calibration.flow import FlowEnsemble
+from jaxvec.calibration.flow import FlowEnsemble, training
 from jaxvec.calibration.flow.recipe import configure
 from jaxvec.calibration.flow.start import Spectrum, starting_arrays
 from jaxvec.interchange.sentence_transformers_export import export_sentence_transformers
@@ -285,3 +285,7 @@ print(json.dumps([r["training_bits_per_dimension"] for r in flow.record["rounds"
     rounds = Flow.fit(x, **TINY).record["rounds"]
     expected = [r["training_bits_per_dimension"] for r in rounds]
     np.testing.assert_allclose(run_python(code), expected, atol=1e-4)
+
+
+def test_a_compiler_option_that_xla_does_not_know_is_left_out():
+    assert not training._is_known({"xla_no_such_option": ""})
