@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tqdm import tqdm
@@ -66,16 +67,14 @@ def train(
     data = jax.device_put(data, everywhere)
     rounds = -(-(len(kept) // recipe.batch_size) // ROUND)
     steps = len(kept) // recipe.batch_size // rounds
-    states, fixed = _start(
-        np.asarray(seeds, np.int32),
-        spectrum.arrays(),
-        _first_rows(kept, deviation, seeds, recipe.init_rows),
-        data,
-        config=config,
-        recipe=recipe,
-        steps=recipe.epochs * rounds * steps,
-    )
-    states, fixed = jax.device_put((states, fixed), everywhere)
+    total = recipe.epochs * rounds
+    begin = partial(_start, config=config, recipe=recipe, steps=total * steps)
+    whitening, first = spectrum.arrays(), _first_rows(kept, deviation, seeds, recipe.init_rows)
+    # One by one: under `vmap` they would be rounded otherwise, and a seed among others train otherwise than alone.
+    starts = [
+        begin(seed, whitening, rows, data) for seed, rows in zip(np.asarray(seeds, np.int32), first, strict=True)
+    ]
+    states, fixed = jax.device_put(jax.tree.map(lambda *each: jnp.stack(each), *starts), everywhere)
     began = np.asarray(states.best_loss)
 
     history: list[Losses] = []
@@ -90,7 +89,6 @@ def train(
         rounds=rounds,
         mesh=mesh if mesh.size > 1 and recipe.batch_size % mesh.size == 0 else None,
     )
-    total = recipe.epochs * rounds
     with tqdm(
         total=total * steps, initial=len(history) * steps, unit=" steps", disable=not show_progress
     ) as bar:
@@ -141,13 +139,10 @@ def train(
 
 @partial(jax.jit, static_argnames=("config", "recipe", "steps"))
 def _start(
-    seeds: Any, whitening: Any, rows: Any, data: Data, *, config: GlowConfig, recipe: Recipe, steps: int
+    seed: Any, whitening: Any, rows: Any, data: Data, *, config: GlowConfig, recipe: Recipe, steps: int
 ) -> tuple[State, Any]:
-    def one(seed: Any, rows: Any) -> tuple[State, Any]:
-        arrays = starting_arrays(config, recipe, whitening, rows, seed)
-        return first_state(config, recipe, steps, data, arrays, seed), arrays[1]
-
-    return jax.vmap(one)(seeds, rows)
+    arrays = starting_arrays(config, recipe, whitening, rows, seed)
+    return first_state(config, recipe, steps, data, arrays, seed), arrays[1]
 
 
 def _first_rows(vectors: np.ndarray, deviation: Any, seeds: list[int], count: int) -> np.ndarray:
