@@ -65,6 +65,11 @@ def noise(moments: Moments) -> Any:
     return CONSTANT**2 * (moments.mean**2).mean()
 
 
+def is_constant(moments: Moments) -> bool:
+    """Whether all vectors are equal up to float32 rounding, so that no calibration can be fitted on them."""
+    return not (moments.deviations**2 > noise(moments)).any()
+
+
 def refuse_constant(moments: Moments, spectrum: Any) -> None:
     """Raises an InputError if no direction has a variance; not while tracing."""
     if isinstance(spectrum, jax.core.Tracer) or (spectrum > 0).any():

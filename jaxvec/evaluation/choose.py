@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxvec.calibration.affine import RTOL
+from jaxvec.calibration.fit_checks import is_constant
 from jaxvec.calibration.moments import Moments
 from jaxvec.encoder import SentenceEncoder
 from jaxvec.errors import InputError
@@ -186,7 +187,11 @@ def choose_encoded(encoded: EncodedTexts, choices: Sequence[Choice], texts: Corp
     contiguous, alternating = slice(0, 2), slice(2, 4)
     layer_scores = {}
     for choice in choices:
-        standardized = parse_correction("standardize").fit(Sample(encoded.vectors(choice, texts.sentences)))
+        sample = Sample(encoded.vectors(choice, texts.sentences))
+        if is_constant(sample.moments):  # [CLS] before the first block; equal vectors find nothing
+            layer_scores[choice] = 1 / len(texts.parts[0])
+            continue
+        standardized = parse_correction("standardize").fit(sample)
         layer_scores[choice] = reciprocal_rank(choice, standardized, contiguous)
     best = max(layer_scores, key=layer_scores.__getitem__)
     usual = (best[0], (0, max(numbers[-1] for _, numbers in choices)))

@@ -83,6 +83,15 @@ def test_a_calibration_the_encoder_has_does_not_matter(bert_folder, texts):
     assert choose(whitened, texts, layers) == choose(encoder, texts, layers)
 
 
+def test_a_layer_whose_vectors_are_all_equal_is_worth_nothing(bert_folder, texts):
+    """Before the first block [CLS] knows nothing of its sentence."""
+    found = choose(SentenceEncoder.load(bert_folder, pooling="cls"), texts)
+    halved = len(CorpusTexts.of(texts).parts[0])
+    assert found.layer_scores["0"] == pytest.approx(1 / halved)
+    assert min(found.layer_scores, key=found.layer_scores.get) == "0"
+    assert found.layers != (0,)
+
+
 def test_at_most_so_many_sentences_are_halved_and_each_once():
     texts = CorpusTexts.of([f"this is sentence number {i}" for i in range(3000)] * 2)
     assert len(texts.sentences) == 3000
