@@ -19,7 +19,7 @@ def resample_spearman(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> dict[str, Float[np.ndarray, "cells b"]]:
-    """Spearman of every cell on the same resamples of the pairs, so that cells may be subtracted.
+    """Spearman of every cell on the same resamples of the pairs, so that cells may be subtracted; AUC of 0/1 scores.
 
     A resample is a vector of multinomial weights, drawn within each subset. Pairs are sorted once: the rank
     of a pair in a resample is a running sum of weights in that order. Exact, ties included.
@@ -32,8 +32,8 @@ def resample_spearman(
         seed: equal seeds give equal resamples, whatever the cells.
 
     Returns:
-        "all", "mean" and "wmean", as in `metrics.aggregate`, each float64 [cells, resamples]; NaN where a
-        resample leaves it undefined.
+        "all", "mean" and "wmean", as in `metrics.aggregate`, and, where the scores are 0 and 1, "auc" over every
+        pair; each float64 [cells, resamples], NaN where a resample leaves it undefined.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -60,30 +60,24 @@ def resample_spearman(
     each = [_Pairs(x[:, part], y[part]) for part in parts] if len(parts) > 1 else []
     chunk = min(resamples, max(1, _AT_ONCE // max(len(y), 1)))
     streams = np.random.default_rng(seed).spawn(-(-resamples // chunk))
-    found: dict[str, list[np.ndarray]] = {"all": [], "mean": [], "wmean": []}
+    found: dict[str, list[np.ndarray]] = {"all": [], "mean": [], "wmean": [], "auc": []}
     for number, stream in enumerate(streams):
         count = min(chunk, resamples - number * chunk)
         weights = np.concatenate([_weights(stream, size, count) for size in sizes if size])
-        found["all"].append(whole.spearman(weights))
+        spearman, auc = whole.measured(weights)
+        found["all"].append(spearman)
+        found["auc"].append(auc)
         if each:
             subsets = np.stack(
-                [pairs.spearman(weights[part]) for pairs, part in zip(each, parts, strict=True)]
+                [pairs.measured(weights[part])[0] for pairs, part in zip(each, parts, strict=True)]
             )
             found["mean"].append(subsets.mean(0))
             found["wmean"].append(np.tensordot(sizes, subsets, 1) / sum(sizes))
-    every = np.concatenate(found["all"], axis=1)
     if not each:
-        return {"all": every, "mean": every, "wmean": every}
+        found["mean"] = found["wmean"] = found["all"]
+    if set(np.unique(y)) != {0, 1}:
+        del found["auc"]
     return {name: np.concatenate(samples, axis=1) for name, samples in found.items()}
-
-
-def auc_of_spearman(rho: Float[np.ndarray, "..."], share_of_ones: float) -> Float[np.ndarray, "..."]:
-    """ROC-AUC from Spearman's ρ with 0/1 labels, where no two similarities are equal.
-
-    Both are linear in the sum of the ranks of the ones: AUC = ½ + ρ / √(12 p (1 − p)), p the share of ones
-    (with n² for n² − 1, which no interval can tell).
-    """
-    return 0.5 + rho / np.sqrt(12 * share_of_ones * (1 - share_of_ones))
 
 
 def interval(samples: Float[np.ndarray, " b"], level: float = 0.95) -> tuple[float, float]:
@@ -108,11 +102,16 @@ class _Pairs:
         self.gold_starts = np.flatnonzero(np.diff(self.gold[self.order_of_gold], prepend=-1))
         self.cells = [_Order(row) if np.isfinite(row).all() else None for row in x]
 
-    def spearman(self, weights: np.ndarray) -> np.ndarray:
-        """float64 [cells, resamples] of weights float32 [n, resamples]."""
-        result = np.full((len(self.cells), weights.shape[1]), np.nan)
+    def measured(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(Spearman, AUC), each float64 [cells, resamples], of weights float32 [n, resamples].
+
+        AUC is for 0/1 scores. Its U over the n₁ ones and n₀ zeros of the resample is the sum of the ones' ranks, and
+        with two values of gold the joint spread is n/2 of that sum, its own spread n·n₁·n₀/4: U/(n₁·n₀) = ½ + joint
+        spread / (2 · gold's). Nothing is left of it where one of the labels was not drawn.
+        """
+        result, auc = np.full((2, len(self.cells), weights.shape[1]), np.nan)
         if not len(weights):
-            return result
+            return result, auc
         half = weights.sum(0) / 2
         runs = np.add.reduceat(weights[self.order_of_gold], self.gold_starts, 0)
         ranked = np.cumsum(runs, 0) - runs / 2 - half  # average ranks, less their mean
@@ -123,8 +122,11 @@ class _Pairs:
             if cell is not None:
                 joint, cubes_of_runs = cell.joint(weights, pull, half, cubes)
                 scale = np.sqrt(gold_spread * _spread(half, cubes_of_runs))
-                result[number] = np.where(scale > 0, joint / np.where(scale > 0, scale, 1), np.nan)
-        return result
+                np.divide(joint, scale, out=result[number], where=scale > 0)
+                np.divide(joint, 2 * gold_spread, out=auc[number], where=gold_spread > 0)
+        return result, np.clip(
+            0.5 + auc, 0, 1
+        )  # the sums' rounding would leave it where ones and zeros are apart
 
 
 class _Order:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxvec.encoder import SentenceEncoder
-from jaxvec.evaluation.bootstrap import auc_of_spearman, interval, resample_spearman
+from jaxvec.evaluation.bootstrap import interval, resample_spearman
 from jaxvec.evaluation.corrections import RAW, Correction, Sample, parse_correction
 from jaxvec.evaluation.encoding import Choice, EncodedTexts, make_choice
 from jaxvec.evaluation.metrics import aggregate, best_accuracy, cosine, pearson, roc_auc, spearman
@@ -186,8 +186,6 @@ def _score_task(
     samples = {}
     if resamples:
         samples = resample_spearman(np.stack(cells), gold, task.sizes, resamples)
-        if task.binary and 0 < gold.mean() < 1:
-            samples["auc"] = auc_of_spearman(samples["all"], gold.mean())
     figures = [_figures(similarities, task) for similarities in cells]
     raw = {method.choice: row for row, method in enumerate(methods) if not method.correction.steps}
     ends = np.cumsum(task.sizes)[:-1]

@@ -8,8 +8,8 @@ from scipy import stats
 
 from jaxvec.errors import InputError
 from jaxvec.evaluation import bootstrap
-from jaxvec.evaluation.bootstrap import auc_of_spearman, interval, resample_spearman
-from jaxvec.evaluation.metrics import roc_auc, spearman
+from jaxvec.evaluation.bootstrap import interval, resample_spearman
+from jaxvec.evaluation.metrics import spearman
 
 
 def _data(n, seed=0):
@@ -89,12 +89,34 @@ def test_intervals_cover_at_the_stated_rate():
     assert 340 <= differences <= 382
 
 
-def test_the_interval_of_auc_is_that_of_its_rank_correlation():
-    rng = np.random.default_rng(0)
-    labels = (rng.random(500) < 0.3).astype(float)
-    similarities = labels + rng.normal(size=500)
-    rho = np.array([spearman(similarities, labels)])
-    assert auc_of_spearman(rho, labels.mean())[0] == pytest.approx(roc_auc(similarities, labels), abs=2e-6)
+@pytest.mark.parametrize(("n", "share"), [(7, 0.5), (300, 0.3), (300, 0.02)])
+def test_auc_of_a_resample_is_scikit_learns_on_its_own_labels(n, share, monkeypatch):
+    roc_auc_score = pytest.importorskip("sklearn.metrics").roc_auc_score
+
+    rng = np.random.default_rng(1)
+    labels = np.zeros(n)
+    labels[: max(1, round(share * n))] = 1
+    similarities = np.stack([np.round(labels + rng.normal(size=n), 1), labels + rng.normal(size=n)])
+    drawn = _weights_used(monkeypatch)
+    found = resample_spearman(similarities, labels, resamples=40)["auc"]
+    (weights,) = drawn
+    defined = (weights[labels == 1].sum(0) > 0) & (weights[labels == 0].sum(0) > 0)
+    np.testing.assert_array_equal(np.isfinite(found), np.stack([defined, defined]))
+    for b in np.flatnonzero(defined):
+        for cell in range(2):
+            expected = roc_auc_score(labels, similarities[cell], sample_weight=weights[:, b])
+            assert found[cell, b] == pytest.approx(expected, abs=2e-6)
+
+
+def test_bounds_of_auc_are_within_0_and_1_for_rare_ones():
+    labels = np.zeros(400)
+    labels[:4] = 1
+    rng = np.random.default_rng(2)
+    similarities = np.stack([4 * labels + rng.normal(size=400), labels + np.linspace(0, 0.5, 400)])
+    low, high = interval(resample_spearman(similarities, labels, resamples=500)["auc"][0])
+    assert 0.9 < low < high <= 1
+    assert interval(resample_spearman(similarities, labels, resamples=500)["auc"][1]) == (1.0, 1.0)
+    assert "auc" not in resample_spearman(similarities, np.ones(400), resamples=2)
 
 
 def test_undefined_resamples_are_left_out_and_undefined_figures_stay_so():

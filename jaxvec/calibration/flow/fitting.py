@@ -72,7 +72,8 @@ def train(
     whitening, first = spectrum.arrays(), _first_rows(kept, deviation, seeds, recipe.init_rows)
     # One by one: under `vmap` they would be rounded otherwise, and a seed among others train otherwise than alone.
     starts = [
-        begin(seed, whitening, rows, data) for seed, rows in zip(np.asarray(seeds, np.int32), first, strict=True)
+        begin(seed, whitening, rows, data)
+        for seed, rows in zip(np.asarray(seeds, np.int32), first, strict=True)
     ]
     states, fixed = jax.device_put(jax.tree.map(lambda *each: jnp.stack(each), *starts), everywhere)
     began = np.asarray(states.best_loss)
