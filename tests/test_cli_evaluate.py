@@ -108,3 +108,71 @@ def test_bad_input_ends_with_exit_code_2_and_one_line(arguments, message, run, f
     assert (code, stdout) == (2, "")
     (error,) = [line for line in stderr.splitlines() if "error:" in line]
     assert message in error
+
+
+def test_the_same_in_two_spellings_is_measured_once(run, file, bert_folder, texts, tmp_path, monkeypatch):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(texts[:60]))
+    monkeypatch.chdir(tmp_path)
+    code, stdout, _ = run(
+        *(bert_folder, "--task", f"{file},pairs.tsv", "--columns", "one,two,gold", "--resamples", 0),
+        *("--calibrate", "whitening:08,whitening:8", "--fit", f"{corpus},./corpus.txt", "--json", "-"),
+    )
+    assert code == 0
+    assert [score["calibration"] for score in json.loads(stdout)["scores"]] == ["raw", "whitening:8"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--json", "-", "--csv", "-"), "--csv - is that of --json too"),
+        (("--json", "out", "--markdown", "./out"), "--markdown ./out is that of --json too"),
+        (("--csv", "pairs.tsv"), "--csv pairs.tsv is the --task file too"),
+        (("--csv", "few.txt", "--calibrate", "pca", "--fit", "few.txt"), "few.txt is the --fit file too"),
+        (("--calibrate", "pca", "--fit", "few.txt"), "it holds 1 sentence(s)"),
+        (("--calibrate", "flow:nope"), "no preset 'nope'"),
+        (("no/such/model",), "no/such/model"),
+        (("SHALLOW", "--layers", "3"), "hidden states are 0"),
+    ],
+)
+def test_nothing_is_encoded_before_everything_is_checked(
+    arguments, message, run, file, bert_folder, write_bert, tmp_path, monkeypatch
+):
+    from jaxvec.evaluation import evaluate as module
+
+    monkeypatch.setattr(module, "EncodedTexts", lambda *_: pytest.fail("encoded before the checks"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "few.txt").write_text("one line\n")
+    shallow = write_bert(tmp_path / "shallow", blocks=2)
+    arguments = [shallow if argument == "SHALLOW" else argument for argument in arguments]
+    code, stdout, stderr = run(bert_folder, *arguments, "--task", file, "--columns", "one,two,gold")
+    assert (code, stdout) == (2, "")
+    (error,) = [line for line in stderr.splitlines() if "error:" in line]
+    assert message in error
+
+
+def test_standard_input_is_fitted_on_for_every_model_and_task(
+    run, file, bert_folder, texts, tmp_path, monkeypatch
+):
+    other = tmp_path / "other.tsv"
+    other.write_text(file.read_text())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts[:60]).encode())))
+    code, stdout, _ = run(
+        *(bert_folder, bert_folder, "--task", f"{file},{other}", "--columns", "one,two,gold"),
+        *("--calibrate", "whitening:8", "--fit", "-", "--json", "-", "--resamples", 0),
+    )
+    assert code == 0
+    fitted = [score["fitted_on"] for score in json.loads(stdout)["scores"] if score["fitted_on"]]
+    assert fitted == [{"parts": ["-"], "sentences": 60}] * 4
+
+
+def test_a_closed_standard_output(run, file, bert_folder, tmp_path, monkeypatch):
+    arguments = bert_folder, "--task", file, "--columns", "one,two,gold", "--resamples", 0
+    monkeypatch.setattr(sys, "stdout", None)
+    code, _, stderr = run(*arguments)
+    assert code == 2
+    assert "standard output is closed; open it, or name a file" in stderr
+    code, _, stderr = run(*arguments, "--csv", tmp_path / "out.csv")
+    assert code == 0
+    assert (tmp_path / "out.csv").is_file()

@@ -1,6 +1,7 @@
 """`jaxvec eval`: what models, poolings, layers and calibrations are worth on tasks with people's scores."""
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -80,21 +81,23 @@ def sts(
     from jaxvec.evaluation.encoding import make_choice
     from jaxvec.evaluation.evaluate import Method, evaluate
     from jaxvec.evaluation.readers import read_task
-    from jaxvec.evaluation.tasks import CHINESE, ENGLISH
-    from jaxvec.vectorfiles import check_target
+    from jaxvec.evaluation.settings import normal_setting, shared_texts
+    from jaxvec.evaluation.tasks import CHINESE, ENGLISH, canonical
 
     if resamples < 0:
         raise InputError(f"--resamples {resamples}: expected 0 or more")
-    for file in (as_json, as_csv, as_markdown):
-        if file not in (None, "-"):
-            check_target(file)  # refuses a path that cannot be written before any work is done
     named = {"english": ENGLISH, "chinese": CHINESE}
-    names = dict.fromkeys(n for name in _separated(task) for n in named.get(name.lower(), (name,)))
+    spelled = [n for name in _separated(task) for n in named.get(name.lower(), (name,))]
+    names = list({canonical(name) or os.path.realpath(name): name for name in spelled}.values())
+    settings = list({normal_setting(setting): setting for setting in _separated(fit)}.values()) or ["self"]
+    inputs = {"--task": [n for n in names if canonical(n) is None], "--fit": settings}
+    _check_outputs({"--json": as_json, "--csv": as_csv, "--markdown": as_markdown}, inputs)
     tasks = [read_task(name, data, columns) for name in names]
     corrections = {c.name: c for c in map(parse_correction, [RAW, *_separated(calibrate)])}
-    settings = _separated(fit) or ["self"]
-    start, scores, provenance = time.perf_counter(), [], []
-    for model in models:
+    fitted = any(correction.steps for correction in corrections.values())
+    shared = shared_texts(tasks, settings, data) if fitted else {}
+    start, scores, provenance, planned = time.perf_counter(), [], [], []
+    for model in models:  # nothing is encoded before all are known to do what is asked of them
         encoder = load_encoder(model, dtype=dtype, max_length=max_length)
         for correction in corrections.values():
             correction.check_width(encoder.dim)
@@ -109,15 +112,42 @@ def sts(
             for correction in corrections.values()
             for setting in (settings if correction.steps else ["self"])
         ]
+        planned.append((model, encoder, methods))
+    while planned:
+        model, encoder, methods = planned.pop(0)
         with progress() as tick:
-            scores += [
-                (model, score)
-                for score in evaluate(encoder, tasks, methods, data=data, resamples=resamples, tick=tick)
-            ]
+            found = evaluate(
+                encoder, tasks, methods, data=data, shared=shared, resamples=resamples, tick=tick
+            )
+            scores += [(model, score) for score in found]
         provenance.append({**encoder.describe(), "fingerprint": encoder.fingerprint})
     seconds = round(time.perf_counter() - start, 3)
     sources = {each.name: each.source for each in tasks}
     _report(scores, _provenance(provenance, sources, resamples, seconds), as_json, as_csv, as_markdown)
+
+
+def _check_outputs(outputs: dict[str, str | None], inputs: dict[str, list[str]]) -> None:
+    """Refuses, before any work is done, what cannot be written, and what would overwrite another file of the call."""
+    from jaxvec.vectorfiles import check_target
+
+    taken = {
+        os.path.realpath(file): f"the {option} file"
+        for option, files in inputs.items()
+        for file in files
+        if os.path.isfile(file)
+    }
+    asked = {option: file for option, file in outputs.items() if file is not None}
+    for option, file in asked.items():
+        if file != "-":
+            check_target(file)
+        place = file if file == "-" else os.path.realpath(file)
+        if place in taken:
+            raise InputError(f"{option} {file} is {taken[place]} too; give every output a place of its own")
+        taken[place] = f"that of {option}"
+    if sys.stdout is None and (not asked or "-" in asked.values()):
+        raise InputError(
+            "standard output is closed; open it, or name a file: --json, --csv or --markdown FILE"
+        )
 
 
 def _separated(values: list[str] | None) -> list[str]:
@@ -173,7 +203,7 @@ def _report(
         )
     for file, text in outputs.items():
         _write(file, text)
-    if "-" not in outputs:
+    if "-" not in outputs and sys.stdout is not None:
         _print_tables(tables, report)
 
 

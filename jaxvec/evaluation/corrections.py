@@ -69,10 +69,10 @@ def parse_correction(text: str) -> Correction:
             "flow:bert_flow" (a preset), or several joined by "+", each fitted after the one before it.
 
     Raises:
-        InputError: no such calibration, or a number that is none.
+        InputError: no such calibration or preset, or a number that is none.
 
-    >>> parse_correction("standardize + remove_components").name
-    'standardize+remove-components:1'
+    >>> parse_correction("standardize + remove_components").name, parse_correction("whitening:08").name
+    ('standardize+remove-components:1', 'whitening:8')
     >>> vectors = np.random.default_rng(0).normal(size=(99, 8)).astype(np.float32)
     >>> parse_correction("whitening:3+standardize").fit(Sample(vectors)).dim
     3
@@ -87,11 +87,19 @@ def _parse_step(text: str) -> tuple[str, Callable[[Sample], Any]]:
     name, _, argument = text.partition(":")
     name = name.replace("_", "-")
     if name == "flow":
-        return text, lambda sample: _fit_flow(sample, argument or None)
+        from jaxvec.calibration.flow.recipe import PRESETS
+
+        preset = argument or "glow"
+        if preset not in PRESETS:
+            raise InputError(
+                f"--calibrate {text}: no preset {argument!r}; expected one of {', '.join(PRESETS)}"
+            )
+        # "flow" is the preset that `Flow.fit` takes by itself.
+        return ("flow" if preset == "glow" else f"flow:{preset}"), lambda sample: _fit_flow(sample, preset)
     if name in ("whitening", "pca"):
         solve = {"whitening": whitening, "pca": pca}[name]
         dim = _number(text, argument) if argument else None
-        return text, lambda sample: solve(sample.moments, dim)
+        return (name if dim is None else f"{name}:{dim}"), lambda sample: solve(sample.moments, dim)
     if name == "standardize" and not argument:
         return name, lambda sample: standardize(sample.moments)
     if name == "remove-components":
@@ -109,7 +117,7 @@ def _number(text: str, argument: str) -> int:
     return int(argument)
 
 
-def _fit_flow(sample: Sample, preset: str | None) -> Any:
+def _fit_flow(sample: Sample, preset: str) -> Any:
     from jaxvec.calibration.flow import Flow
 
-    return Flow.fit(sample.vectors) if preset is None else Flow.fit(sample.vectors, preset=preset)
+    return Flow.fit(sample.vectors, preset=preset)

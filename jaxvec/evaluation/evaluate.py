@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from jaxvec.encoder import SentenceEncoder
+from jaxvec.errors import InputError
 from jaxvec.evaluation.bootstrap import interval, resample_spearman
 from jaxvec.evaluation.corrections import RAW, Correction, Sample, parse_correction
 from jaxvec.evaluation.encoding import Choice, EncodedTexts, make_choice
 from jaxvec.evaluation.metrics import aggregate, best_accuracy, cosine, pearson, roc_auc, spearman
-from jaxvec.evaluation.settings import FitText, fitting_text
+from jaxvec.evaluation.settings import OF_THE_TASK, FitText, fitting_text
 from jaxvec.evaluation.tasks import Task
-
-_OF_THE_TASK = ("self", "target", "train")
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,9 @@ class Method:
             "calibration": self.correction.name,
             "fit": self.fit if self.correction.steps else None,
         }
+
+
+Refused = Callable[[Task, Method, InputError], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +88,7 @@ def evaluate(
     methods: Sequence[Method] | None = None,
     *,
     data: str | Path | None = None,
+    shared: dict[str, FitText] | None = None,
     resamples: int = 0,
     tick: Callable[[int], Any] = lambda count: None,
 ) -> Iterator[Score]:
@@ -96,11 +99,13 @@ def evaluate(
         tasks: what to score on.
         methods: None is the encoder as it is.
         data: root folder of the data sets, for methods fitted on "nli".
+        shared: texts to fit on that were read before, by setting; see `settings.shared_texts`.
         resamples: of the paired bootstrap; 0 leaves intervals out, 10,000 is usual.
         tick: called with the number of sentences after every batch.
 
     Raises:
-        InputError: a method that this encoder cannot give, or a task that cannot be fitted in the setting asked.
+        InputError: a method that this encoder cannot give, or a task that cannot be fitted in the setting asked,
+            naming task, calibration and setting.
 
     Example:
         >>> from jaxvec.evaluation.tasks import Pairs
@@ -111,9 +116,8 @@ def evaluate(
         True
     """
     methods = [Method(make_choice(encoder))] if methods is None else list(methods)
-    yield from evaluate_plan(
-        encoder, [(task, methods) for task in tasks], data=data, resamples=resamples, tick=tick
-    )
+    plan = [(task, methods) for task in tasks]
+    yield from evaluate_plan(encoder, plan, data=data, shared=shared, resamples=resamples, tick=tick)
 
 
 def evaluate_plan(
@@ -121,27 +125,54 @@ def evaluate_plan(
     plan: Sequence[tuple[Task, Sequence[Method]]],
     *,
     data: str | Path | None = None,
+    shared: dict[str, FitText] | None = None,
     resamples: int = 0,
     tick: Callable[[int], Any] = lambda count: None,
+    refused: Refused | None = None,
 ) -> Iterator[Score]:
-    """As `evaluate`, with methods of its own for every task; still one encoding pass for all of them."""
-    shared: dict[str, FitText] = {}
-    texts: list[dict[str, FitText]] = []
-    for task, methods in plan:
-        own = {}
-        for setting in {method.fit for method in methods if method.correction.steps}:
-            own[setting] = shared.get(setting) or fitting_text(task, setting, data)
-            if setting not in _OF_THE_TASK:
-                shared[setting] = own[setting]
-        texts.append(own)
+    """As `evaluate`, with methods of its own for every task; still one encoding pass for all of them.
+
+    A method that cannot be fitted is left out where there is a `refused`, which is called with the task, the method
+    and the error; else that is raised.
+    """
+    refused = refused or _raise
+    shared = dict(shared or {})
+    fits = [_fitting_texts(task, methods, data, shared, refused) for task, methods in plan]
     scored = (text for task, _ in plan for text in task.sentences)
-    fitted_on = (text for own in texts for fit in own.values() for text in fit.sentences)
+    fitted_on = (text for own in fits for fit in own.values() for text in fit.sentences)
     choices = [method.choice for _, methods in plan for method in methods]
     encoded = EncodedTexts(encoder, chain(scored, fitted_on), choices, tick)
     fitted = _Fits(encoded)
-    for (task, methods), own in zip(plan, texts, strict=True):
-        yield from _score_task(task, methods, own, encoded, fitted, resamples)
+    for (task, methods), own in zip(plan, fits, strict=True):
+        fittable = [method for method in methods if not method.correction.steps or method.fit in own]
+        yield from _score_task(task, fittable, own, encoded, fitted, resamples, refused)
         fitted.forget(text for setting, text in own.items() if setting not in shared)
+
+
+def _raise(task: Task, method: Method, error: InputError) -> None:
+    raise error
+
+
+def _fitting_texts(
+    task: Task,
+    methods: Sequence[Method],
+    data: str | Path | None,
+    shared: dict[str, FitText],
+    refused: Refused,
+) -> dict[str, FitText]:
+    """The texts by setting; those that several tasks share are added to `shared`."""
+    own = {}
+    for setting in dict.fromkeys(method.fit for method in methods if method.correction.steps):
+        try:
+            own[setting] = shared.get(setting) or fitting_text(task, setting, data)
+        except InputError as error:
+            for method in methods:
+                if method.correction.steps and method.fit == setting:
+                    refused(task, method, error)
+            continue
+        if setting not in OF_THE_TASK:
+            shared[setting] = own[setting]
+    return own
 
 
 class _Fits:
@@ -152,13 +183,19 @@ class _Fits:
         self.samples: dict[tuple[int, Choice], Sample] = {}
         self.calibrations: dict[tuple[int, Choice, str], Any] = {}
 
-    def __call__(self, method: Method, text: FitText) -> Any:
+    def __call__(self, task: Task, method: Method, text: FitText) -> Any:
         at = (id(text), method.choice)
         if at not in self.samples:
             self.samples[at] = Sample(self.encoded.vectors(method.choice, text.sentences))
         key = (*at, method.correction.name)
         if key not in self.calibrations:
-            self.calibrations[key] = method.correction.fit(self.samples[at])
+            try:
+                self.calibrations[key] = method.correction.fit(self.samples[at])
+            except InputError as error:
+                raise InputError(
+                    f"{task.name}, --calibrate {method.correction.name} --fit {text.setting} "
+                    f"({len(text.sentences)} sentences): {error}"
+                ) from error
         return self.calibrations[key]
 
     def forget(self, texts: Iterable[FitText]) -> None:
@@ -174,22 +211,31 @@ def _score_task(
     encoded: EncodedTexts,
     fitted: _Fits,
     resamples: int,
+    refused: Refused,
 ) -> Iterator[Score]:
     gold, n, sentences = task.scores, len(task), task.sentences
-    cells, dims = [], []
+    done, cells, dims = [], [], []
     for method in methods:
         vectors, place = encoded.distinct(method.choice, sentences)
         if method.correction.steps:
-            vectors = np.asarray(fitted(method, texts[method.fit])(vectors))
+            try:
+                calibration = fitted(task, method, texts[method.fit])
+            except InputError as error:
+                refused(task, method, error)
+                continue
+            vectors = np.asarray(calibration(vectors))
+        done.append(method)
         cells.append(cosine(vectors[place[:n]], vectors[place[n:]]))
         dims.append(vectors.shape[1])
+    if not done:
+        return
     samples = {}
     if resamples:
         samples = resample_spearman(np.stack(cells), gold, task.sizes, resamples)
     figures = [_figures(similarities, task) for similarities in cells]
-    raw = {method.choice: row for row, method in enumerate(methods) if not method.correction.steps}
+    raw = {method.choice: row for row, method in enumerate(done) if not method.correction.steps}
     ends = np.cumsum(task.sizes)[:-1]
-    for row, method in enumerate(methods):
+    for row, method in enumerate(done):
         text = texts[method.fit] if method.correction.steps else None
         subsets = zip(task.subsets, np.split(cells[row], ends), np.split(gold, ends), strict=True)
         base = raw.get(method.choice, row)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Real
 from jaxvec.errors import InputError
 from jaxvec.evaluation.metrics import spearman
 from jaxvec.pooling import normalize
-from jaxvec.vectorfiles import atomic_write_bytes
+from jaxvec.vectorfiles import atomic_write_bytes, check_target
 
 Vectors = Float[Array | np.ndarray, "n d"]
 Values = Real[Array | np.ndarray, " n"]
@@ -58,8 +58,7 @@ def check_figure(path: str | Path) -> None:
     """Refuses a name or a machine that no figure can be written with, before any work is done."""
     if Path(path).suffix.lower() not in (".png", ".pdf", ".svg"):
         raise InputError(f"{path}: cannot tell the format; expected a name ending in .png, .pdf or .svg")
-    if not Path(path).parent.is_dir():
-        raise InputError(f"{path}: there is no folder {Path(path).parent}; make it first")
+    check_target(path)
     new_figure(1, 1)
 
 

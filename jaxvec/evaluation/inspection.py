@@ -148,15 +148,18 @@ def inspect_corpus(
         tick: called with the number of texts after every batch.
 
     Raises:
-        InputError: fewer than 50 different sentences of 4 words or more, or a calibration that does not exist.
+        InputError: fewer than 50 different sentences of 4 words or more, or a calibration that does not exist or
+            asks for more directions than the vectors have.
     """
     corrections = [parse_correction(name) for name in calibrations]
     if isinstance(sample, bool) or not isinstance(sample, int) or sample < 2:
         raise InputError(f"sample is {sample!r}; expected a number of sentences, some thousand")
+    plain = encoder.with_layers(encoder.layers)
+    for correction in corrections:
+        correction.check_width(plain.dim)
     reservoir = Reservoir(sample)
     counts = token_counts(encoder, reservoir.passing(sentences))
     texts = CorpusTexts.of(reservoir.kept)
-    plain = encoder.with_layers(encoder.layers)
     own = make_choice(plain)
     choices = [make_choice(plain, layers=layers) for layers in candidate_layers(plain.config.num_layers)]
     encoded = EncodedTexts(plain, texts.every, [own, *choices], tick)

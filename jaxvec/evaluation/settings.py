@@ -1,5 +1,7 @@
 """What a calibration is fitted on: the settings of the papers, and any text file."""
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,7 +10,8 @@ from jaxvec.evaluation.tasks import Task
 from jaxvec.tablefiles import read_columns
 from jaxvec.textfiles import TABLES, read_sentences
 
-SETTINGS = ("self", "target", "train", "nli")
+OF_THE_TASK = ("self", "target", "train")
+SETTINGS = (*OF_THE_TASK, "nli")
 _NLI = {
     "SNLI": ("snli_1.0_train.jsonl", "snli_1.0_dev.jsonl", "snli_1.0_test.jsonl"),
     "snli_1.0": ("snli_1.0_train.jsonl", "snli_1.0_dev.jsonl", "snli_1.0_test.jsonl"),
@@ -44,7 +47,8 @@ def fitting_text(task: Task, setting: str, data: str | Path | None) -> FitText:
         data: the root folder of the data sets, for "nli".
 
     Raises:
-        InputError: the task has no train split, there is no NLI text, or no such file.
+        InputError: the task has no train split, there is no NLI text, or no such file, or one of less than 2
+            sentences.
 
     >>> import numpy as np
     >>> from jaxvec.evaluation.tasks import Pairs
@@ -70,7 +74,34 @@ def fitting_text(task: Task, setting: str, data: str | Path | None) -> FitText:
         sentences = list(read_sentences(setting))
     except InputError as error:
         raise InputError(f"--fit: {error}; expected {', '.join(SETTINGS)} or a text file") from None
+    if len(sentences) < 2:
+        raise InputError(
+            f"--fit {setting}: it holds {len(sentences)} sentence(s); expected 2 or more to fit on"
+        )
     return FitText(setting, sentences, (setting,))
+
+
+def shared_texts(
+    tasks: Iterable[Task], settings: Iterable[str], data: str | Path | None
+) -> dict[str, FitText]:
+    """The texts of those settings that no task brings along, each read once; errors as for `fitting_text`."""
+    shared: dict[str, FitText] = {}
+    for task in tasks:
+        for setting in settings:
+            if setting not in shared:
+                text = fitting_text(task, setting, data)
+                if setting not in OF_THE_TASK:
+                    shared[setting] = text
+    return shared
+
+
+def normal_setting(setting: str) -> str:
+    """One spelling for the settings that are the same text: a file by its full path.
+
+    >>> normal_setting("nli"), normal_setting("/no/../corpus.txt")
+    ('nli', '/corpus.txt')
+    """
+    return setting if setting in (*SETTINGS, "-") else os.path.realpath(setting)
 
 
 def read_nli(data: str | Path | None) -> FitText:

@@ -167,6 +167,39 @@ def test_settings_that_cannot_be_had(tasks, tmp_path):
         fitting_text(tasks[0], str(tmp_path / "nowhere.txt"), None)
     with pytest.raises(InputError, match="not a table"):
         fitting_text(tasks[0], "corpus.tsv", None)
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(InputError, match=r"empty\.txt: it holds 0 sentence\(s\); expected 2 or more"):
+        fitting_text(tasks[0], str(tmp_path / "empty.txt"), None)
+
+
+def test_what_cannot_be_fitted_is_named_or_left_out(encoder, tasks, tmp_path):
+    """A corpus of one sentence over and over has no direction to whiten."""
+    same = tmp_path / "same.txt"
+    same.write_text("it rains\n" * 9)
+    choice = make_choice(encoder)
+    methods = [
+        Method(choice),
+        Method(choice, parse_correction("whitening"), str(same)),
+        Method(choice, parse_correction("whitening"), "train"),
+    ]
+    with pytest.raises(
+        InputError, match=r"split, --calibrate whitening --fit .*same.txt \(9 sentences\): all 9"
+    ):
+        list(evaluate(encoder, tasks[1:], methods))
+    left_out = []
+    scores = list(
+        evaluate_plan(
+            encoder,
+            [(task, methods) for task in tasks],
+            refused=lambda task, method, error: left_out.append((task.name, method.fit)),
+        )
+    )
+    assert [(score.task, score.method.fit) for score in scores] == [
+        ("year", "self"),
+        ("split", "self"),
+        ("split", "train"),
+    ]
+    assert left_out == [("year", "train"), ("year", str(same)), ("split", str(same))]
 
 
 def test_nli_text_in_its_layouts(tmp_path):
@@ -181,7 +214,9 @@ def test_nli_text_in_its_layouts(tmp_path):
     assert text.parts == ("SNLI/s1.dev", "SNLI/s2.dev", "multinli_1.0/multinli_1.0_train.jsonl")
 
 
-@pytest.mark.parametrize("name", ["bleach", "whitening:x", "pca:0", "standardize:3", "whitening++pca", ""])
+@pytest.mark.parametrize(
+    "name", ["bleach", "flow:nope", "whitening:x", "pca:0", "standardize:3", "whitening++pca", ""]
+)
 def test_calibrations_that_do_not_exist(name):
     with pytest.raises(InputError, match="--calibrate"):
         parse_correction(name)
@@ -231,7 +266,7 @@ def test_more_directions_than_there_are_are_refused_before_there_are_vectors(nam
 
 
 @pytest.mark.parametrize(
-    "name", ["raw", "whitening:8", "pca:3+remove-components:2", "standardize", "flow:300"]
+    "name", ["raw", "whitening:8", "pca:3+remove-components:2", "standardize", "flow:bert_flow"]
 )
 def test_a_width_that_fits(name):
     parse_correction(name).check_width(8)

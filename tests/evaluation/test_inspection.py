@@ -99,12 +99,17 @@ def test_the_command_prints_json_and_draws(bert_folder, texts, tmp_path):
     [
         (["--plot", "out.bmp"], "png"),
         (["--plot", "nowhere/out.png"], "no folder"),
+        (["--plot", "folder.png"], "is a folder"),
         (["--calibrate", "whitening:many"], "many"),
+        (["--calibrate", "whitening:33"], "of 32 dimensions it takes 1 to 32"),
+        (["--calibrate", "flow:nope"], "expected one of glow, bert_flow"),
         (["--sample", "1"], "sample"),
         ([], "different sentences"),
     ],
 )
-def test_bad_input_is_named(arguments, message, bert_folder, tmp_path):
+def test_bad_input_is_named(arguments, message, bert_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.png").mkdir()
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("the man plays the guitar\n" * 9)
     run = CliRunner().invoke(app, ["inspect", str(bert_folder), str(corpus), *arguments])
