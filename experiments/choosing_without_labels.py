@@ -7,7 +7,7 @@ For every model and task the rule of `jaxvec.evaluation.choose` sees the task's 
 Spearman of its choice stand those of the raw last layer, and of the best of all candidates, picked with the labels.
 `MODEL@BLOCKS` counts the first BLOCKS blocks only: the inner layers of a tuned model, which nobody tuned for cosine,
 stand in for a raw BERT. `:TASKS` restricts a model to some tasks. `--pairs` thins every task evenly to at most that
-many pairs. Finished cells in the JSON file are kept, so that an interrupted run goes on.
+many pairs. Finished cells of as many pairs in the JSON file are kept, so that an interrupted run goes on.
 
 The rule (split halves, the preference for embedding and last, the gate at a mean cosine of 0.25, the kurtosis) was
 picked among others by the labels of all-MiniLM-L6-v2 on all English tasks, of all-mpnet-base-v2 on STS-B and of the
@@ -17,6 +17,7 @@ Some 20 s of two CPU cores a cell for all-MiniLM-L6-v2, in float32.
 
 import argparse
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +25,28 @@ import numpy as np
 
 import jaxvec
 from jaxvec.calibration.affine import whitening
+from jaxvec.cli.options import run_script
+from jaxvec.errors import InputError
 from jaxvec.evaluation.choose import CorpusTexts, candidate_calibrations, candidate_layers, choose_encoded
 from jaxvec.evaluation.corrections import Sample, parse_correction
 from jaxvec.evaluation.encoding import EncodedTexts, make_choice
 from jaxvec.evaluation.metrics import cosine, spearman
 from jaxvec.evaluation.readers import read_task
-from jaxvec.evaluation.tasks import ENGLISH
+from jaxvec.evaluation.tasks import ENGLISH, PUBLISHED, canonical
+from jaxvec.models.config import read_config
+from jaxvec.models.sources import find_model
 from jaxvec.vectorfiles import atomic_write_bytes
 
 RESULTS = Path(__file__).parent / "results/choosing_without_labels.json"
 LOOKED_AT = ("all-MiniLM-L6-v2", "stsb", "stsb-zh", "lcqmc")
 
 
-def measure(encoder: jaxvec.SentenceEncoder, blocks: int, task: str, data: str, pairs: int) -> dict[str, Any]:
+def measure(
+    encoder: jaxvec.SentenceEncoder, blocks: int, task: str, data: str, pairs: int | None
+) -> dict[str, Any]:
     """One cell: the chosen, the raw and the best candidate."""
     scored = read_task(task, data).scored
-    keep = slice(None, None, max(1, -(-len(scored) // pairs)))
+    keep = slice(None, None, -(-len(scored) // (pairs or len(scored))))
     first, second, gold = scored.first[keep], scored.second[keep], scored.scores[keep]
     texts = CorpusTexts.of([*first, *second])
     choices = [make_choice(encoder, layers=layers) for layers in candidate_layers(blocks)]
@@ -72,6 +79,12 @@ def measure(encoder: jaxvec.SentenceEncoder, blocks: int, task: str, data: str, 
     }
 
 
+def is_held_out(key: str) -> bool:
+    """Whether a cell's labels had no part in picking the rule."""
+    model, task, _ = key.split("|")
+    return not {task, model.split("@")[0]} & set(LOOKED_AT)
+
+
 def report(cells: dict[str, dict[str, Any]]) -> str:
     """The table in Markdown, with what it adds up to."""
     lines = [
@@ -79,17 +92,23 @@ def report(cells: dict[str, dict[str, Any]]) -> str:
         "|---" * 8 + "|",
     ]
     for key, cell in cells.items():
-        model, task = key.split("|")
-        held = "" if task in LOOKED_AT or model.split("@")[0] in LOOKED_AT else ", held out"
+        model, task, _ = key.split("|")
+        held = ", held out" if is_held_out(key) else ""
         figures = " | ".join(f"{100 * cell[name]:.2f}" for name in ("raw", "chosen", "best"))
         lines.append(
             f"| {model}{held} | {task} | {cell['pairs']} | {figures} | {cell['chosen_is']} | {cell['best_is']} |"
         )
+    seen = len(cells) - sum(map(is_held_out, cells))
+    held_out = "none is held out" if seen == len(cells) else "only those marked so are held out"
     gain = np.array([cell["chosen"] - cell["raw"] for cell in cells.values()])
     possible = np.array([cell["best"] - cell["raw"] for cell in cells.values()])
     return "\n".join(
         [
             *lines,
+            "",
+            "The rule was picked by the labels of all-MiniLM-L6-v2 on all English tasks, of all-mpnet-base-v2 on STS-B and "
+            f"of chinese_roberta_l2 on STS-B-zh and LCQMC. {seen} of these {len(cells)} cells are of those models or tasks "
+            f"and say how well the rule fits what it was picked by, an upper bound; {held_out}.",
             "",
             f"The choice beats the raw last layer in {(gain > 0).sum()} of {len(gain)} cells, equals it in "
             f"{(gain == 0).sum()}, and is behind in {(gain < 0).sum()}, by {100 * max(0, -gain.min()):.2f} at most. It gains "
@@ -99,23 +118,73 @@ def report(cells: dict[str, dict[str, Any]]) -> str:
     )
 
 
+@dataclass(frozen=True)
+class Asked:
+    """One --model: what is loaded, how many of its blocks count, and the tasks it is measured on."""
+
+    folder: str
+    blocks: int | None
+    tasks: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "Asked":
+        """From MODEL[@BLOCKS][:TASKS]."""
+        name, _, tasks = text.partition(":")
+        folder, at, blocks = name.partition("@")
+        if not folder or (at and not (blocks.isdecimal() and int(blocks))):
+            raise InputError(
+                f"--model {text}: expected MODEL[@BLOCKS][:TASKS], such as all-MiniLM-L6-v2@4:stsb,sts13"
+            )
+        wanted = tasks.split(",") if tasks else ENGLISH
+        if unknown := [task for task in wanted if canonical(task) is None]:
+            raise InputError(
+                f"--model {text}: no task {', '.join(unknown)}; there are {', '.join(PUBLISHED)}"
+            )
+        limit = read_config(find_model(folder)).num_layers
+        if at and int(blocks) > limit:
+            raise InputError(f"--model {text}: {folder} has {limit} blocks")
+        return cls(folder, int(blocks) if at else None, tuple(map(canonical, wanted)))
+
+    @property
+    def name(self) -> str:
+        """As the table has it."""
+        return Path(self.folder).name + (f"@{self.blocks}" if self.blocks else "")
+
+
+def read_cells() -> dict[str, dict[str, Any]]:
+    """The cells measured so far, by model, task and most pairs."""
+    if not RESULTS.is_file():
+        return {}
+    try:
+        cells = json.loads(RESULTS.read_text("utf-8"))
+        report(cells)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{RESULTS} does not hold this script's results ({error}); restore it from version control, or move it away"
+        ) from error
+    return cells
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("data")
     parser.add_argument("--model", action="append", required=True, help="MODEL[@BLOCKS][:TASKS]")
-    parser.add_argument("--pairs", type=int, default=10**9)
+    parser.add_argument("--pairs", type=int, help="at most so many a task; default: all")
     options = parser.parse_args()
-    cells = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    for model in options.model:
-        name, _, tasks = model.partition(":")
-        folder, _, blocks = name.partition("@")
+    if options.pairs is not None and options.pairs < 1:
+        raise InputError(f"--pairs {options.pairs}: expected 1 or more")
+    cells = read_cells()
+    every = [Asked.parse(text) for text in options.model]
+    for task in dict.fromkeys(task for asked in every for task in asked.tasks):
+        read_task(task, options.data)
+    for asked in every:
         encoder = None
-        for task in tasks.split(",") if tasks else ENGLISH:
-            key = f"{Path(folder).name}{'@' + blocks if blocks else ''}|{task}"
+        for task in asked.tasks:
+            key = f"{asked.name}|{task}|{options.pairs or 'all'}"
             if key in cells:
                 continue
-            encoder = encoder or jaxvec.SentenceEncoder.load(folder, max_length=64)
-            limit = int(blocks) if blocks else encoder.config.num_layers
+            encoder = encoder or jaxvec.SentenceEncoder.load(asked.folder, max_length=64)
+            limit = asked.blocks or encoder.config.num_layers
             cells[key] = measure(encoder, limit, task, options.data, options.pairs)
             print(key, cells[key], flush=True)
             atomic_write_bytes(RESULTS, (json.dumps(cells, indent=1) + "\n").encode())
@@ -125,4 +194,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

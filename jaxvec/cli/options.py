@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -114,3 +114,12 @@ def say(text: str) -> None:
     """Everything but results, on stderr."""
     if sys.stderr is not None:  # where it was closed, print would turn to stdout
         print(f"jaxvec: {text}", file=sys.stderr)
+
+
+def run_script(main: Callable[[], Any]) -> None:
+    """Calls what a script does; bad input is one line on stderr and exit code 2."""
+    try:
+        main()
+    except InputError as error:
+        say(f"error: {error}")
+        sys.exit(2)
