@@ -9,18 +9,18 @@ under experiments/results; a run that was stopped goes on where it was.
 """
 
 import importlib
-import sys
 import warnings
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from experiments.results_page import section, write_page
+from experiments.results_page import read_results, section, write_page
 from experiments.runner import RESULTS, run_tables
 from experiments.setup import Model, Setup
-from jaxvec.cli.options import say
+from jaxvec.cli.options import run_script, say
 from jaxvec.errors import InputError
+from jaxvec.models.sources import find_model
 
 TABLES = (
     "bert_flow_table1",
@@ -57,19 +57,27 @@ def run(
         raise InputError(f"no table {', '.join(unknown)}; there are {', '.join(TABLES)}, all")
     if data is None or not data.is_dir():
         raise InputError(f"--data {data}: expected the root folder of the data sets, one folder a task")
+    if dtype not in ("float32", "bfloat16", "auto"):
+        raise InputError(f"--dtype {dtype}: expected float32, bfloat16 or auto")
+    if resamples < 0:
+        raise InputError(f"--resamples {resamples}: expected 0 or more")
     models = [Model.parse(text, dtype) for text in model or ()]
+    published = {row.model for module in modules.values() for row in module.TABLE.rows if row.model}
+    for each in models:
+        if each.name not in published:
+            raise InputError(
+                f"--model {each.name}={each.folder}: no row has this model; there are {', '.join(sorted(published))}"
+            )
+        find_model(each.folder)
+    for name in TABLES:  # a page that cannot be written is known before hours of work
+        if (RESULTS / f"{name}.json").exists():
+            read_results(RESULTS / f"{name}.json")
     setup = Setup(data, {each.name: each for each in models}, dtype, resamples)
     for finished in run_tables({name: modules[name].TABLE for name in wanted}, setup):
-        import json
-
-        print(section(finished.name, json.loads(finished.path.read_text("utf-8"))))
+        print(section(finished.name, read_results(finished.path)))
     write_page(RESULTS, PAGE, list(TABLES))
 
 
 if __name__ == "__main__":
     warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
-    try:
-        app()
-    except InputError as error:
-        say(f"error: {error}")
-        sys.exit(2)
+    run_script(app)

@@ -10,7 +10,7 @@ B. Li et al., EMNLP 2020, arXiv:2011.05864. BERT's similarity is that of first a
 all splits; the paper states neither the layers nor the unit of the distance.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -55,6 +55,11 @@ def _encoded(encoder: SentenceEncoder, sentences: tuple[str, ...], choice: Choic
     return EncodedTexts(encoder, list(sentences), [choice])
 
 
+def _texts(setup: Setup) -> Iterable[str]:
+    task = setup.task("stsb").scoring("dev")
+    return [*fitting_text(task, "target", None).sentences, *map(str, task.scores)]
+
+
 def _row(label: str, cells: str, calibrate: str = "raw") -> Row:
     published = figures(COLUMNS, cells)
     return Row(
@@ -67,6 +72,7 @@ TABLE = Table(
     source="Li et al. 2020, arXiv:2011.05864",
     columns=COLUMNS,
     measure=measure,
+    reads=_texts,
     rows=(
         _row("gold", "-24.61 100.00"),
         _row("BERT-induced", "-50.49 59.30"),

@@ -15,7 +15,7 @@ import jax
 import typer
 
 from jaxvec import SentenceEncoder
-from jaxvec.cli.options import say
+from jaxvec.cli.options import run_script, say
 from jaxvec.evaluation.corrections import parse_correction
 from jaxvec.evaluation.encoding import make_choice
 from jaxvec.evaluation.evaluate import Method, evaluate
@@ -52,4 +52,4 @@ def main(data: Annotated[Path, typer.Option(help="Root folder of the data sets."
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(lambda: typer.run(main))

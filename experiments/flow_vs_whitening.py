@@ -30,6 +30,7 @@ import numpy as np
 
 import jaxvec
 from jaxvec.calibration.flow.start import Spectrum
+from jaxvec.cli.options import run_script
 from jaxvec.evaluation.metrics import cosine, spearman
 from jaxvec.evaluation.readers import read_task
 from jaxvec.vectorfiles import atomic_write_bytes
@@ -208,4 +209,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

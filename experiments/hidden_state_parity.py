@@ -20,6 +20,7 @@ import torch
 from flax import nnx
 from transformers import AutoModel
 
+from jaxvec.cli.options import run_script
 from jaxvec.models.bert import Encoder
 from jaxvec.models.checkpoint import load_checkpoint
 from jaxvec.models.sources import find_model
@@ -84,4 +85,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["all-MiniLM-L6-v2"])
+    run_script(lambda: main(sys.argv[1:] or ["all-MiniLM-L6-v2"]))

@@ -19,6 +19,7 @@ import numpy as np
 import jaxvec
 from jaxvec.calibration.affine import whitening
 from jaxvec.calibration.moments import Moments
+from jaxvec.cli.options import parse_layers, run_script
 from jaxvec.evaluation.edit_distance import token_edit_distance
 from jaxvec.evaluation.figures import (
     draw_against,
@@ -47,17 +48,16 @@ def main() -> None:
     parser.add_argument("--model", default="all-MiniLM-L6-v2")
     parser.add_argument("--layers", default="1,4")
     options = parser.parse_args()
-    layers = tuple(map(int, options.layers.split(",")))
-    encoder = jaxvec.SentenceEncoder.load(options.model, layers=layers)
-
-    dev = read_task("stsb", options.data).others["dev"]
+    encoder = jaxvec.SentenceEncoder.load(options.model, layers=parse_layers(options.layers))
+    tasks = {name: read_task(name, options.data) for name in ("stsb", "sts16", "sickr")}
+    dev = tasks["stsb"].scoring("dev").scored
     vectors = encoder.encode(dev.sentences, normalize=False)
     whiten = whitening(Moments.of(vectors), dim=min(128, encoder.dim // 3))
     forms = {"raw": vectors, f"whitened to {whiten.dim}": np.asarray(whiten(vectors))}
     record = {"model": encoder.describe(), "isotropy": _isotropy(forms)}
     _maps(forms, dev)
     record["similarity"] = _similarity(forms, encoder, dev)
-    record["dimensions"] = _dimensions(encoder, options.data)
+    record["dimensions"] = _dimensions(encoder, tasks)
     text = json.dumps(record, indent=1) + "\n"
     atomic_write_bytes(HERE / "results/isotropy_figures.json", text.encode())
 
@@ -105,10 +105,9 @@ def _similarity(forms, encoder, dev):
     return found
 
 
-def _dimensions(encoder, data):
+def _dimensions(encoder, tasks):
     curves, raw = {}, {}
-    for name in ("stsb", "sts16", "sickr"):
-        task = read_task(name, data)
+    for name, task in tasks.items():
         vectors = encoder.encode(task.sentences, normalize=False)
         white = np.asarray(whitening(Moments.of(vectors))(vectors))
         raw[name] = spearman(cosine(*np.split(vectors, 2)), task.scores)
@@ -121,4 +120,4 @@ def _dimensions(encoder, data):
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -28,6 +28,8 @@ import jax
 
 import jaxvec.encoder  # noqa: F401  (imported once, before the forks)
 from jaxvec import cli, pipeline, resume
+from jaxvec.cli.options import run_script
+from jaxvec.models.sources import find_model
 
 CHUNK = 60
 COMMANDS = {
@@ -107,6 +109,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
+    find_model(asked.model)
     random.seed(asked.seed)
     warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
     with tempfile.TemporaryDirectory() as folder:
@@ -139,4 +142,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -16,11 +16,14 @@ from typing import Annotated, Any
 
 import typer
 
-from jaxvec.cli.options import load_encoder, parse_layers, say
+from experiments.setup import Model
+from jaxvec.cli.options import load_encoder, parse_layers, run_script, say
+from jaxvec.errors import InputError
 from jaxvec.evaluation.corrections import parse_correction
 from jaxvec.evaluation.encoding import make_choice
 from jaxvec.evaluation.evaluate import Method, Score, evaluate_plan
 from jaxvec.evaluation.readers import read_task
+from jaxvec.models.sources import find_model
 from jaxvec.vectorfiles import atomic_write_bytes
 
 RESULTS = Path(__file__).parent / "results" / "reference_scores.json"
@@ -69,13 +72,19 @@ def _rows(score: Score, expected: dict[str, float]) -> list[dict[str, Any]]:
     ]
 
 
-def main(
+def check(
     cases: Annotated[Path, typer.Argument(help="expected_scores.json")],
     data: Annotated[Path, typer.Option(help="Root folder of the data sets.")],
     model: Annotated[list[str] | None, typer.Option(help="NAME=FOLDER")] = None,
 ) -> None:
-    folders = dict(text.split("=", 1) for text in model or ())
-    known = {name: value for name, value in json.loads(cases.read_text()).items() if not name.startswith("_")}
+    folders = {each.name: each.folder for each in (Model.parse(text, "float32") for text in model or ())}
+    known = _expected(cases)
+    if foreign := folders.keys() - known.keys():
+        raise InputError(
+            f"--model: no expected scores of {', '.join(map(repr, foreign))}; there are {', '.join(known)}"
+        )
+    for name in known:
+        find_model(folders.get(name, name))
     record, failures = {}, 0
     for name, expected in known.items():
         start = time.perf_counter()
@@ -98,10 +107,22 @@ def main(
     raise typer.Exit(int(failures > 0))
 
 
+def _expected(cases: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(cases.read_text("utf-8"))
+        return {name: value for name, value in found.items() if not name.startswith("_")}
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"{cases}: {error}; expected the JSON file of scores by model") from error
+
+
+def main() -> None:
+    typer.run(check)
+
+
 def _by_kind(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     kinds = {"raw": [row for row in rows if row["calibration"] == "raw"]}
     return kinds | {"calibrated": [row for row in rows if row["calibration"] != "raw"]}
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

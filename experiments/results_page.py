@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from jaxvec.errors import InputError
 from jaxvec.evaluation.report import markdown
 from jaxvec.evaluation.tasks import PUBLISHED
 from jaxvec.vectorfiles import atomic_write_bytes
@@ -25,10 +26,44 @@ def write_page(results: Path, page: Path, names: list[str]) -> None:
     for name in names:
         file = results / f"{name}.json"
         if file.exists():
-            parts.append(section(name, json.loads(file.read_text("utf-8"))))
+            parts.append(section(name, read_results(file)))
         else:
             parts.append(f"## {name}\n\nNot run yet: `python -m experiments {name} --data DATA`\n\n")
     atomic_write_bytes(page, "".join(parts).rstrip("\n").encode() + b"\n")
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """A table's saved results.
+
+    Raises:
+        InputError: the file cannot be read, or is not what `python -m experiments` writes.
+    """
+    try:
+        record = json.loads(path.read_text("utf-8"))
+        _check_record(record)
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise InputError(
+            f"{path} does not hold the results of a table ({reason}); restore it from version control, or move it away "
+            "to measure the table anew"
+        ) from error
+    return record
+
+
+def _check_record(record: Any) -> None:
+    """Raises KeyError, TypeError or ValueError where the page or a run would stumble."""
+    if not isinstance(record["columns"], list) or not isinstance(record["title"] + record["source"], str):
+        raise TypeError("title, source or columns")
+    for name in ("jaxvec", "jax", "device"):
+        record["provenance"][name]
+    for label, row in record["rows"].items():
+        if not isinstance(row["published"], dict) or not isinstance(row["note"], str):
+            raise TypeError(f"row {label!r}")
+        if row["settings"] is not None and not isinstance(row["settings"]["model"], str):
+            raise TypeError(f"the settings of row {label!r}")
+        figures = [*row["published"].values(), *(cell.get("measured") for cell in row["cells"].values())]
+        if not all(figure is None or isinstance(figure, int | float) for figure in figures):
+            raise TypeError(f"a figure of row {label!r}")
 
 
 def section(name: str, record: dict[str, Any]) -> str:
@@ -64,8 +99,18 @@ def _run_with(row: dict[str, Any]) -> str:
         return "not run"
     if "stand_in" not in settings:
         return settings["model"]
+    return f"**stand-in** {_stand_in(settings)}"
+
+
+def _stand_in(settings: dict[str, Any]) -> str:
     blocks = f", first {settings['blocks']} blocks" if settings["blocks"] else ""
-    return f"**stand-in** {settings['stand_in']}{blocks}"
+    return f"{settings['stand_in']}{blocks}"
+
+
+def _described(settings: dict[str, Any]) -> str:
+    """What a cell was measured with that is not its row's."""
+    model = _stand_in(settings) if "stand_in" in settings else settings["model"]
+    return f"{model}, {settings['dtype']}, {settings['calibrate']}, {settings['resamples']:,} resamples"
 
 
 def _cell(row: dict[str, Any], column: str) -> str:
@@ -90,6 +135,8 @@ def _reasons(row: dict[str, Any]) -> list[str]:
         title = PUBLISHED[column].title if column in PUBLISHED else column
         if "reason" in cell:
             found.setdefault(f"not run: {cell['reason'].partition(': looked')[0]}", []).append(title)
+        if "settings" in cell:
+            found.setdefault(f"kept from a run with {_described(cell['settings'])}", []).append(title)
         if "task" in cell:
             found.setdefault(f"{PUBLISHED[cell['task']].title} in place of it", []).append(title)
     return [f"{', '.join(columns)}: {reason}" for reason, columns in found.items()]

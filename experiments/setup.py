@@ -1,5 +1,7 @@
 """What a run of the tables has to work with: models or their stand-ins, data, and how precisely to compute."""
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -8,11 +10,12 @@ from typing import Any
 import jax
 
 import jaxvec
-from experiments.table import Row
+from experiments.table import Row, Table
 from jaxvec.evaluation.corrections import parse_correction
 from jaxvec.evaluation.encoding import Choice, make_choice
 from jaxvec.evaluation.evaluate import Method
 from jaxvec.evaluation.readers import read_task
+from jaxvec.evaluation.settings import OF_THE_TASK, FitText, fitting_text
 from jaxvec.evaluation.tasks import Task
 from jaxvec.pooling import resolve_layers
 
@@ -45,9 +48,14 @@ class Model:
     def encoder(self, max_length: int) -> jaxvec.SentenceEncoder:
         """The encoder, cut at `max_length` tokens as the published code does."""
         if max_length not in self._encoders:
-            self._encoders[max_length] = jaxvec.SentenceEncoder.load(
+            encoder = jaxvec.SentenceEncoder.load(
                 self.folder or self.name, dtype=self.dtype, max_length=max_length
             )
+            if self.blocks is not None and not 1 <= self.blocks <= encoder.config.num_layers:
+                raise jaxvec.InputError(
+                    f"{self.folder}@{self.blocks}: the model has {encoder.config.num_layers} blocks; give 1 to so many"
+                )
+            self._encoders[max_length] = encoder
         return self._encoders[max_length]
 
     def choice(self, row: Row, max_length: int) -> Choice:
@@ -83,6 +91,29 @@ class Setup:
             self._tasks[name] = read_task(name, self.data)
         return self._tasks[name]
 
+    def fit_text(self, task: Task, setting: str) -> FitText:
+        """What is fitted on; a text that no task brings along is read once."""
+        if setting in OF_THE_TASK:
+            return fitting_text(task, setting, self.data)
+        if setting not in self.shared:
+            self.shared[setting] = fitting_text(task, setting, self.data)
+        return self.shared[setting]
+
+    def task_digest(self, task: Task, fit: str | None) -> str:
+        """A digest of the scored pairs, and of what is fitted on."""
+        key = task.name, fit
+        if key not in self._digests:
+            fitted_on = [] if fit is None else self.fit_text(task, fit).sentences
+            self._digests[key] = digest([*task.sentences, *map(str, task.scores), *fitted_on])
+        return self._digests[key]
+
+    def read_digest(self, table: Table) -> str:
+        """A digest of what a table of other things than scores reads."""
+        key = table.title, None
+        if key not in self._digests:
+            self._digests[key] = digest(table.reads(self))
+        return self._digests[key]
+
     def method(self, row: Row, max_length: int) -> Method:
         """How the row's vectors are made."""
         choice = self.model(row.model).choice(row, max_length)
@@ -102,9 +133,26 @@ class Setup:
         }
 
     @cached_property
+    def shared(self) -> dict[str, FitText]:
+        """Texts to fit on that no task brings along, read so far."""
+        return {}
+
+    @cached_property
+    def _digests(self) -> dict[tuple[str, str | None], str]:
+        return {}
+
+    @cached_property
     def _tasks(self) -> dict[str, Task]:
         return {}
 
     @cached_property
     def _corrections(self) -> dict[str, Any]:
         return {}
+
+
+def digest(texts: Iterable[str]) -> str:
+    """The same for the same texts in the same order, and only then."""
+    found = hashlib.blake2b(digest_size=8)
+    for text in texts:
+        found.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    return found.hexdigest()

@@ -1,6 +1,6 @@
 """What a published table is: columns, rows of settings, and the figures that were published for them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,7 @@ class Table:
         figure: what of a score is compared.
         max_length: tokens, as in the published code.
         measure: for a table of other things than task scores: measure(setup, row) → figures × 100 by column.
+        reads: for a table with `measure`: the texts that its figures depend on.
         in_place_of: task → the task that is run where its data is not there, said so in the table.
     """
 
@@ -52,6 +53,7 @@ class Table:
     figure: str = "wmean"
     max_length: int = 64
     measure: Callable[[Any, Row], Mapping[str, float]] | None = None
+    reads: Callable[[Any], Iterable[str]] | None = None
     in_place_of: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,140 @@ def test_what_can_be_run_is_and_the_rest_says_why(setup, tmp_path, monkeypatch):
     assert again.rows == run.rows
     setup.resamples = 30  # another setting: measured again
     assert runner.Run("tiny", TINY, setup).missing(TINY.rows[0]) == ["stsb-zh", "bq"]
+
+
+def _cells(tmp_path, row, name="tiny"):
+    return json.loads((tmp_path / f"results/{name}.json").read_text())["rows"][row]["cells"]
+
+
+def _figures(tmp_path):
+    rows = json.loads((tmp_path / "results/tiny.json").read_text())["rows"]
+    return {label: row["cells"].get("stsb-zh", {}).get("measured") for label, row in rows.items()}
+
+
+def test_no_reason_takes_a_figures_place(setup, tmp_path):
+    from dataclasses import replace
+
+    runner.run_tables({"tiny": TINY}, setup)
+    before, figures_before = json.loads((tmp_path / "results/tiny.json").read_text()), _figures(tmp_path)
+    models = setup.models
+    setup.models = models | {"tiny-bert": replace(models["tiny-bert"], folder="nowhere/other", _encoders={})}
+    runner.run_tables({"tiny": TINY}, setup)
+    assert _figures(tmp_path) == figures_before
+    record = json.loads((tmp_path / "results/tiny.json").read_text())
+    assert record["rows"]["raw"]["settings"]["stand_in"] == "tiny"
+    setup.models = models
+    runner.run_tables({"tiny": TINY}, setup)
+    assert json.loads((tmp_path / "results/tiny.json").read_text()) == before
+
+
+def test_a_figure_of_other_settings_is_kept_and_said_so_until_it_can_be_measured(
+    setup, tmp_path, monkeypatch
+):
+    runner.run_tables({"tiny": TINY}, setup)
+    figure = _figures(tmp_path)["white"]
+    setup.resamples = 0
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "jaxvec.evaluation.corrections.Correction.fit",
+            lambda *_: (_ for _ in ()).throw(InputError("diverged")),
+        )
+        runner.run_tables({"tiny": TINY}, setup)
+    record = json.loads((tmp_path / "results/tiny.json").read_text())
+    assert record["rows"]["white"]["settings"]["resamples"] == 20
+    assert record["rows"]["raw"]["settings"]["resamples"] == 0
+    assert _figures(tmp_path)["white"] == figure
+    runner.run_tables({"tiny": TINY}, setup)
+    record = json.loads((tmp_path / "results/tiny.json").read_text())
+    assert record["rows"]["white"]["settings"]["resamples"] == 0
+    assert _figures(tmp_path)["white"] == figure
+    kept = {
+        "measured": 1.0,
+        "settings": {"model": "m", "dtype": "float32", "calibrate": "raw", "resamples": 9},
+    }
+    note = "STS-B-zh: kept from a run with m, float32, raw, 9 resamples"
+    assert results_page._reasons({"cells": {"stsb-zh": kept}}) == [note]
+
+
+def test_a_cell_that_fails_leaves_the_others(setup, tmp_path):
+    from dataclasses import replace
+
+    rows = [
+        replace(TINY.rows[0], label=name, calibrate=calibrate, fit=fit)
+        for name, calibrate, fit in (
+            ("good", "whitening:4", "self"),
+            ("too wide", "whitening:33", "self"),
+            ("no text", "whitening:4", "nli"),
+            ("no split", "whitening:4", "train"),
+        )
+    ]
+    runner.run_tables({"tiny": replace(TINY, rows=rows, columns=("stsb-zh",))}, setup)
+    assert "measured" in _cells(tmp_path, "good")["stsb-zh"]
+    for label, reason in (
+        ("too wide", "33"),
+        ("no text", "no NLI text under DATA/"),
+        ("no split", "no train split"),
+    ):
+        assert reason in _cells(tmp_path, label)["stsb-zh"]["reason"]
+
+
+def test_figures_of_other_data_or_another_encoder_are_measured_again(setup, tmp_path, write_bert, texts):
+    from dataclasses import replace
+
+    fitted = replace(TINY.rows[1], label="corpus", fit=str(tmp_path / "fit.txt"))
+    tiny = replace(TINY, rows=(*TINY.rows[:2], fitted), columns=("stsb-zh",))
+
+    def measured_again():
+        before = {row.label: _cells(tmp_path, row.label)["stsb-zh"]["made_from"] for row in tiny.rows}
+        setup.models["tiny-bert"]._encoders.clear()
+        new = Setup(setup.data, setup.models, "float32", resamples=20)
+        runner.run_tables({"tiny": tiny}, new)
+        return [label for label in before if _cells(tmp_path, label)["stsb-zh"]["made_from"] != before[label]]
+
+    (tmp_path / "fit.txt").write_text("\n".join(texts[:50]))
+    runner.run_tables({"tiny": tiny}, setup)
+    assert measured_again() == []
+    (tmp_path / "fit.txt").write_text("\n".join(texts[50:100]))  # as many, but others
+    assert measured_again() == ["corpus"]
+    file = tmp_path / "data/STS-B-zh/STS-B.test.data"
+    file.write_text(file.read_text().replace("\t0\n", "\t5\n"))
+    assert measured_again() == ["raw", "white", "corpus"]
+    write_bert(tmp_path / "tiny", pooler=False, seed=1)
+    assert measured_again() == ["raw", "white", "corpus"]
+
+    record = json.loads((tmp_path / "results/tiny.json").read_text())
+    for row in record["rows"].values():
+        del row["cells"]["stsb-zh"]["made_from"]  # nothing to compare
+    (tmp_path / "results/tiny.json").write_text(json.dumps(record))
+    assert not any(runner.Run("tiny", tiny, setup).missing(row) for row in tiny.rows)
+    record["rows"]["corpus"]["cells"]["stsb-zh"]["fitted_on"]["sentences"] = 49
+    (tmp_path / "results/tiny.json").write_text(json.dumps(record))
+    runner.run_tables({"tiny": tiny}, setup)
+    made_from = [_cells(tmp_path, row.label)["stsb-zh"].get("made_from") for row in tiny.rows]
+    assert made_from[:2] == [None, None]
+    assert made_from[2]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"rows": {}}', "\x00", '{"title": "Tiny", "rows": {"raw": 1}}']
+)
+def test_a_foreign_results_file_is_refused_before_any_work(text, setup, tmp_path, monkeypatch):
+    monkeypatch.setattr(Model, "encoder", lambda *_: pytest.fail("work was done"))
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/tiny.json").write_text(text)
+    with pytest.raises(InputError, match=r"tiny\.json .*restore it from version control, or move it away"):
+        runner.run_tables({"tiny": TINY}, setup)
+    with pytest.raises(InputError, match=r"tiny\.json does not hold the results of a table"):
+        results_page.write_page(tmp_path / "results", tmp_path / "page.md", ["tiny"])
+    assert (tmp_path / "results/tiny.json").read_text() == text
+
+
+def test_the_results_of_another_table_are_refused(setup, tmp_path):
+    from dataclasses import replace
+
+    runner.run_tables({"tiny": TINY}, setup)
+    with pytest.raises(InputError, match="holds the results of 'Tiny', not of 'Large'"):
+        runner.Run("tiny", replace(TINY, title="Large"), setup)
 
 
 def _write_stsb(folder, texts):
@@ -169,3 +304,65 @@ def test_the_command_lists_them_and_refuses_what_it_has_not():
     refused = call("bert_flow_table9", "--data", ".")
     assert refused.returncode == 2
     assert "no table bert_flow_table9" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--dtype", "float16"), "--dtype float16: expected float32, bfloat16 or auto"),
+        (("--resamples", "-1"), "--resamples -1"),
+        (("--model", "foo"), "--model foo: expected NAME=FOLDER"),
+        (("--model", "foo=tests"), "no row has this model; there are bert-base-chinese, bert-base-uncased"),
+        (("--model", "bert-base-uncased=./nowhere"), "./nowhere"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything(arguments, message, monkeypatch):
+    from experiments import __main__ as command
+
+    monkeypatch.setattr(command, "run_tables", lambda *_: pytest.fail("work was done"))
+    options = dict(zip([a.lstrip("-") for a in arguments[::2]], arguments[1::2], strict=True))
+    options = {key: [value] if key == "model" else value for key, value in options.items()}
+    if "resamples" in options:
+        options["resamples"] = int(options["resamples"])
+    with pytest.raises(InputError, match=re.escape(message)):
+        command.run(names=["lcqmc_table"], data=Path("."), **options)
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "message"),
+    [
+        ("reference_scores", ("nowhere.json", "--data", "."), "nowhere.json"),
+        ("reference_scores", ("README.md", "--data", "."), "README.md"),
+        ("reference_scores", ("CASES", "--data", ".", "--model", "foo"), "--model foo: expected NAME=FOLDER"),
+        ("reference_scores", ("CASES", "--data", ".", "--model", "foo=tests"), "no expected scores of 'foo'"),
+        ("choosing_without_labels", (".", "--model", "./nowhere"), "./nowhere"),
+        (
+            "choosing_without_labels",
+            (".", "--model", "all-MiniLM-L6-v2@x"),
+            "expected MODEL[@BLOCKS][:TASKS]",
+        ),
+        ("choosing_without_labels", (".", "--model", "all-MiniLM-L6-v2@9"), "has 6 blocks"),
+        ("choosing_without_labels", (".", "--model", "all-MiniLM-L6-v2:sts99"), "sts99"),
+        ("choosing_without_labels", ("nowhere", "--model", "all-MiniLM-L6-v2"), "nowhere"),
+        ("choosing_without_labels", (".", "--model", "all-MiniLM-L6-v2", "--pairs", "0"), "--pairs 0"),
+        ("isotropy_figures", ("nowhere",), "nowhere"),
+        ("isotropy_figures", (".", "--layers", "x"), "layers"),
+        ("isotropy_figures", (".", "--model", "./nowhere"), "./nowhere"),
+    ],
+)
+def test_a_script_ends_with_exit_code_2_and_one_line(
+    script, arguments, message, monkeypatch, capsys, tmp_path
+):
+    """Figures and results of the checkout stay as they are: nothing gets as far as writing one."""
+    from jaxvec.cli.options import run_script
+
+    cases = tmp_path / "cases.json"
+    cases.write_text('{"all-MiniLM-L6-v2": {}}')
+    monkeypatch.chdir(ROOT)
+    module = importlib.import_module(f"experiments.{script}")
+    monkeypatch.setattr(sys, "argv", [script, *(str(cases) if a == "CASES" else a for a in arguments)])
+    with pytest.raises(SystemExit) as end:
+        run_script(module.main)
+    assert end.value.code == 2
+    (error,) = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
+    assert message in error
