@@ -15,6 +15,7 @@ from jaxvec.textfiles import (
     decoded_lines,
     import_pyarrow,
     open_bytes,
+    refuse_surrogate,
     tsv_rows,
 )
 
@@ -95,6 +96,8 @@ def _objects(
             raise InputError(f"{where}: expected a JSON object, got {type(row).__name__}")
         for column in columns:
             column_position(list(row), column, where)
+            if isinstance(row[column], str):
+                refuse_surrogate(row[column], line, f"{where}: {column!r}")
         yield number, tuple(row[column] for column in columns)
 
 

@@ -216,11 +216,14 @@ def _jsonl(lines: Iterator[str], column: str | None, name: str) -> Iterator[str]
         text = row[column]
         if not isinstance(text, str):
             raise InputError(f"{where}: {column!r} holds {json.dumps(text)[:80]}; expected a string")
-        if "\\u" in line and any("\ud800" <= c <= "\udfff" for c in text):
-            raise InputError(
-                f"{where}: {column!r} holds a lone surrogate (half of a \\ud83d\\ude00), not text"
-            )
+        refuse_surrogate(text, line, f"{where}: {column!r}")
         yield text
+
+
+def refuse_surrogate(text: str, line: str, where: str) -> None:
+    """Raises an InputError where a text of a JSON line holds half of a character, which no encoder takes."""
+    if "\\u" in line and any("\ud800" <= c <= "\udfff" for c in text):
+        raise InputError(f"{where} holds a lone surrogate (half of a \\ud83d\\ude00), not text")
 
 
 def _parquet(file: Any, column: str | None, decode: Decoder, gzipped: bool) -> Iterator[str]:

@@ -160,10 +160,11 @@ def as_pairs(rows: Iterable[tuple[int, Sequence[Any]]], where: str) -> Pairs:
 def _score(text: Any, where: str, number: int) -> float:
     try:
         value = float(text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         value = np.nan
-    if not np.isfinite(value) or isinstance(text, bool):
-        raise InputError(f"{where}, line {number}: the score is {text!r}; expected a number")
+    # Python's own spelling of numbers, "1_0" for 10, is no other program's.
+    if not np.isfinite(value) or isinstance(text, bool) or "_" in str(text):
+        raise InputError(f"{where}, line {number}: the score is {text!r:.80}; expected a number")
     return value
 
 

@@ -206,6 +206,7 @@ def test_a_users_file_without_header_and_its_faults(tmp_path):
     assert read_task(str(file), columns="1,2,3").scores.tolist() == [1, 2]
     for lines, message in (
         (["A\tB\t1", "C\tD\thigh"], r"mine\.tsv, line 2: the score is 'high'"),
+        (["A\tB\t1", "C\tD\t1_0"], r"mine\.tsv, line 2: the score is '1_0'"),
         (["A\tB\t1", "C\tD"], r"line 2: 2 column\(s\); expected 3"),
         ([], "is empty; expected sentence pairs"),
     ):
@@ -217,6 +218,13 @@ def test_a_users_file_without_header_and_its_faults(tmp_path):
         read_task(str(tmp_path / "mine.jsonl"), columns="a,b,c")
     _write(tmp_path / "mine.jsonl", ['{"a": "x", "b": "y", "c": true}'])
     with pytest.raises(InputError, match="the score is True"):
+        read_task(str(tmp_path / "mine.jsonl"), columns="a,b,c")
+    good = '{"a": "x", "b": "y \\ud83d\\ude00", "c": 1}'
+    _write(tmp_path / "mine.jsonl", [good, good.replace("1}", "9" * 400 + "}")])
+    with pytest.raises(InputError, match=r"mine\.jsonl, line 2: the score is 9{80}; expected a number"):
+        read_task(str(tmp_path / "mine.jsonl"), columns="a,b,c")
+    _write(tmp_path / "mine.jsonl", [good, good.replace("\\ude00", "")])
+    with pytest.raises(InputError, match=r"mine\.jsonl, line 2: 'b' holds a lone surrogate"):
         read_task(str(tmp_path / "mine.jsonl"), columns="a,b,c")
     with pytest.raises(InputError, match="no such file"):
         read_task(str(tmp_path / "nowhere.csv"))
