@@ -61,6 +61,11 @@ def train(
     spectrum = Spectrum.of(kept, recipe.noise)
     everywhere = NamedSharding(mesh, PartitionSpec())
     watched = kept[:WATCHED]
+    if len(kept) < 3 and recipe.drift < 1:
+        raise InputError(
+            f"{len(kept)} training vectors have one cosine at most, so that there is no drift of cosines to stop at; give "
+            "3 or more vectors beside those held out, or drift=1"
+        )
     deviation = np.sqrt(np.float32(spectrum.noise))
     noisy = held + deviation * np.random.default_rng(1).normal(size=held.shape).astype(np.float32)
     data = Data(kept, noisy, deviation, watched, spectrum.cosines(watched))

@@ -163,6 +163,45 @@ def test_an_interrupted_training_goes_on_bit_for_bit(vectors, tmp_path, monkeypa
         Flow.fit(vectors, checkpoint=tmp_path / "training", **TINY)
 
 
+def test_a_folder_of_other_things_is_refused_and_stays(vectors, tmp_path):
+    corpus, orbax = tmp_path / "corpus", tmp_path / "orbax"
+    corpus.mkdir()
+    (corpus / "corpus.txt").write_text("text")
+    (orbax / "7" / "default").mkdir(parents=True)
+    for folder, name in ((corpus, "corpus.txt"), (orbax, "7")):
+        with pytest.raises(
+            InputError, match=f"its {name} is no checkpoint of a flow's training; name another"
+        ) as refused:
+            Flow.fit(vectors, checkpoint=folder, **TINY)
+        assert "remove" not in str(refused.value)
+    assert (corpus / "corpus.txt").exists()
+    assert (orbax / "7" / "default").exists()
+
+    Flow.fit(vectors, checkpoint=tmp_path / "training", **TINY | {"epochs": 1})
+    (tmp_path / "training/1/identity/metadata").write_text("[1]")
+    with pytest.raises(InputError, match="its 1 is no checkpoint of a flow's training"):
+        Flow.fit(vectors, checkpoint=tmp_path / "training", **TINY | {"epochs": 1})
+
+
+def test_a_place_that_takes_no_checkpoints_is_named(vectors, tmp_path, monkeypatch):
+    import orbax.checkpoint as ocp
+
+    with pytest.raises(InputError, match=r"a{300}: checkpoints cannot be kept there \(File name too long\)"):
+        Flow.fit(vectors, checkpoint=tmp_path / ("a" * 300), **TINY)
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", full)
+    with pytest.raises(
+        InputError, match=r"training: checkpoints cannot be kept there \(No space left on device\)"
+    ):
+        Flow.fit(vectors, checkpoint=tmp_path / "training", **TINY)
+    monkeypatch.setattr(ocp, "CheckpointManager", full)
+    with pytest.raises(InputError, match=r"training: checkpoints cannot be kept there"):
+        Flow.fit(vectors, checkpoint=tmp_path / "training", **TINY)
+
+
 def bad(vectors, row=None):
     vectors = vectors.copy()
     if row is not None:
@@ -175,6 +214,7 @@ def bad(vectors, row=None):
     [
         (lambda x: x[:20], {}, "20 vectors, 2 of them held out, are fewer than a batch of 32"),
         (lambda x: x[:1], {}, "2 or more vectors, these are 1"),
+        (lambda x: x[:2], {"batch_size": 1, "held_out": 0.0}, "2 training vectors .* give 3 or more vectors"),
         (lambda x: bad(x, 17), {}, "row 17 of the vectors is not finite"),
         (lambda x: x[:1].repeat(100, 0), {}, "all 90 vectors are equal"),
         (lambda x: x, {"learning_rate": 1000.0, "schedule": "constant"}, r"diverged at step \d+: .* smaller"),
