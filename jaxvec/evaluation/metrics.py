@@ -17,7 +17,8 @@ def cosine(
     array([0.6, 0. ])
     """
     a, b = (np.asarray(vectors, np.float64) for vectors in (first, second))
-    lengths = np.sqrt(np.einsum("nd,nd->n", a, a)) * np.sqrt(np.einsum("nd,nd->n", b, b))
+    # One root of the product: √(x·x) is exactly x, so that all pairs of equal vectors have the cosine 1, and tie.
+    lengths = np.sqrt(np.einsum("nd,nd->n", a, a) * np.einsum("nd,nd->n", b, b))
     return np.einsum("nd,nd->n", a, b) / np.where(lengths > 0, lengths, 1.0)
 
 

@@ -89,6 +89,12 @@ def test_cosine_is_zero_safe_and_ignores_lengths():
     np.testing.assert_allclose(np.delete(found, 3), np.delete(expected, 3), atol=1e-6)
 
 
+def test_pairs_of_equal_vectors_tie():
+    a = np.random.default_rng(0).normal(size=(500, 384)).astype(np.float32)
+    assert (cosine(a, a) == 1).all()
+    assert (cosine(a, -a) == -1).all()
+
+
 def test_bad_arguments_are_refused():
     with pytest.raises(InputError, match="3 values cannot be compared with 2"):
         spearman(np.ones(3), np.ones(2))
