@@ -15,7 +15,12 @@ Written by `python -m experiments`; do not edit. A cell is *published | measured
 the table says otherwise; in brackets the 95 % interval. **Stand-in** rows were run with another model than the published
 one, where that could not be had: they show that the method runs and what it does, not that the published figure is
 reproduced, and their difference is one between models. With a network, the command without `--model` runs the published
-models; no row that is marked so, and none marked "not run", has been run with its own.
+models; no row that is marked so, and none marked "not run", has been run with its own. Where a data set could not be had
+either, the cell says which stands in for it, and the difference is one between data sets as well. The last line of a
+table says in what precision its vectors were computed, and at how many tokens texts were cut.
+
+Here are the tables that `python -m experiments` lists; BERT-flow's Table 3 (after tuning on NLI) and Table 8 (seeds) are
+not among them.
 
 """
 
@@ -59,8 +64,9 @@ def _check_record(record: Any) -> None:
     for label, row in record["rows"].items():
         if not isinstance(row["published"], dict) or not isinstance(row["note"], str):
             raise TypeError(f"row {label!r}")
-        if row["settings"] is not None and not isinstance(row["settings"]["model"], str):
-            raise TypeError(f"the settings of row {label!r}")
+        if row["settings"] is not None:
+            for name in ("model", "dtype", "max_length"):
+                row["settings"][name]
         figures = [*row["published"].values(), *(cell.get("measured") for cell in row["cells"].values())]
         if not all(figure is None or isinstance(figure, int | float) for figure in figures):
             raise TypeError(f"a figure of row {label!r}")
@@ -78,11 +84,20 @@ def section(name: str, record: dict[str, Any]) -> str:
         for note in (*([row["note"]] if row["note"] else []), *_reasons(row)):
             notes.setdefault(note, []).append(label)
     where = record["provenance"]
-    foot = f"jaxvec {where['jaxvec']}, jax {where['jax']}, {where['device']}."
+    foot = f"{_computed(record)}jaxvec {where['jaxvec']}, jax {where['jax']}, {where['device']}."
     lines = [f"## {record['title']}", f"`{name}` · {record['source']}", markdown(names, table)]
     if notes:
         lines.append("\n".join(f"- {note} ({_named(rows, len(table))})" for note, rows in notes.items()))
     return "\n\n".join([*lines, foot]) + "\n\n"
+
+
+def _computed(record: dict[str, Any]) -> str:
+    """Precision and length of everything measured in the table."""
+    rows = [
+        row for row in record["rows"].values() if any("measured" in cell for cell in row["cells"].values())
+    ]
+    kinds = dict.fromkeys((row["settings"]["dtype"], row["settings"]["max_length"]) for row in rows)
+    return "".join(f"{dtype}, {length} tokens at most; " for dtype, length in kinds)
 
 
 def _named(labels: list[str], every: int) -> str:
@@ -121,6 +136,8 @@ def _cell(row: dict[str, Any], column: str) -> str:
     if cell["measured"] is None:
         return f"{left} · undefined"
     text = f"{left} · {cell['measured']:.2f}"
+    if "task" in cell:
+        text += f" on {PUBLISHED[cell['task']].title}"
     if cell.get("interval") and cell["interval"][0] is not None:
         text += f" [{cell['interval'][0]:.1f}, {cell['interval'][1]:.1f}]"
     if published is not None:
@@ -138,5 +155,7 @@ def _reasons(row: dict[str, Any]) -> list[str]:
         if "settings" in cell:
             found.setdefault(f"kept from a run with {_described(cell['settings'])}", []).append(title)
         if "task" in cell:
-            found.setdefault(f"{PUBLISHED[cell['task']].title} in place of it", []).append(title)
+            title_of = PUBLISHED[cell["task"]].title
+            stands_in = f"{title_of} in place of it, and the difference compares figures on two data sets"
+            found.setdefault(stands_in, []).append(title)
     return [f"{', '.join(columns)}: {reason}" for reason, columns in found.items()]

@@ -219,6 +219,24 @@ def test_the_results_of_another_table_are_refused(setup, tmp_path):
         runner.Run("tiny", replace(TINY, title="Large"), setup)
 
 
+def test_a_task_in_anothers_place_is_named_in_the_cell_and_precision_in_the_foot():
+    settings = {"model": "m", "dtype": "bfloat16", "max_length": 64, "stand_in": "small", "blocks": None}
+    cell = {"measured": 76.5, "interval": [75.0, 78.0], "task": "snli"}
+    record = {
+        "title": "T",
+        "source": "S",
+        "columns": ["qnli"],
+        "provenance": {"jaxvec": "0", "jax": "1", "device": "2"},
+        "rows": {
+            "r": {"published": {"qnli": 70.0}, "note": "", "settings": settings, "cells": {"qnli": cell}}
+        },
+    }
+    text = results_page.section("t", record)
+    assert "| 70.00 · 76.50 on SNLI [75.0, 78.0] · +6.50 |" in text
+    assert "QNLI: SNLI in place of it, and the difference compares figures on two data sets (r)" in text
+    assert "bfloat16, 64 tokens at most; jaxvec 0, jax 1, 2." in text
+
+
 def _write_stsb(folder, texts):
     rng = np.random.default_rng(1)
     folder.mkdir(parents=True)
