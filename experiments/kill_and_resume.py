@@ -91,8 +91,11 @@ def rounds(kills: int, verb: str, name: str, corpus: Path, model: str) -> dict[s
             time.sleep(random.uniform(0, seconds))
             os.kill(child, signal.SIGKILL)
             found["killed"] += end(child) == -signal.SIGKILL
-            found["went_on"] += bool(list(output.parent.rglob("progress*")))
-            if not output.exists() or output.is_dir():
+            journals = list(output.parent.rglob("progress*"))
+            # A plan, and a line for every finished chunk; a fit's chunks count once they are in a snapshot.
+            went_on = any(len(journal.read_bytes().splitlines()) > 1 for journal in journals)
+            found["went_on"] += went_on and (verb != "fit" or bool(list(output.parent.rglob("moments*"))))
+            if not output.exists() or output.is_dir() or journals:
                 finished = end(start(arguments(output))) in ((0, 2) if verb == "fit" else (0,))
             else:
                 finished = True

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxvec.errors import InputError
+
 
 class EncodeBatches:
     """Ray Data's `map_batches`: adds to a batch, a dict of columns, the vectors of its texts.
@@ -28,10 +30,11 @@ class EncodeBatches:
     """
 
     def __init__(self, model: str, column: str, **options: Any):
-        self.encoder, self.column = _encoder(model, **options), column
+        self.encoder, self.column = _encoder(model, **_hashable(options)), column
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The batch with a further column `vector`, float32 [rows, dim]."""
+        _check_column(self.column, list(batch))
         return {**batch, "vector": self.encoder.encode(batch[self.column].tolist())}
 
 
@@ -59,14 +62,25 @@ def encode_arrow(model: str, column: str, **options: Any) -> Callable[[Iterable[
     def encode(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
-        encoder = _encoder(model, **options)
+        encoder = _encoder(model, **_hashable(options))
         for batch in batches:
+            _check_column(column, batch.schema.names)
             vectors = encoder.encode(batch.column(column).to_pylist())
             starts = np.arange(len(vectors) + 1, dtype=np.int32) * encoder.dim
             lists = pa.ListArray.from_arrays(pa.array(starts), pa.array(vectors.ravel()))
             yield pa.record_batch([*batch.columns, lists], names=[*batch.schema.names, "vector"])
 
     return encode
+
+
+def _check_column(column: str, found: list[str]) -> None:
+    if column not in found or "vector" in found:
+        problem = "a column 'vector' already" if "vector" in found else f"no column {column!r}"
+        raise InputError(f"the batch has {problem}; found: {', '.join(map(repr, found))}")
+
+
+def _hashable(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
 
 
 @cache

@@ -70,7 +70,7 @@ class Journal:
             _lock(self._file, path.parent)
             self.entries = self._recover(path, plan)
         except BaseException:
-            self._file.close()
+            self.close()
             raise
 
     def append(self, entry: dict[str, Any]) -> None:
@@ -84,7 +84,8 @@ class Journal:
 
     def close(self) -> None:
         """Lets others open the file."""
-        self._file.close()
+        with suppress(OSError):  # closing flushes again what a full disk did not take
+            self._file.close()
 
     def __enter__(self) -> "Journal":
         return self
@@ -138,6 +139,13 @@ def refuse_changes(where: Path, then: dict[str, Any], now: dict[str, Any]) -> No
         )
 
 
+def damaged(path: Path) -> InputError:
+    """The error for a file of unfinished work that is not as it was written."""
+    return InputError(
+        f"{path} is damaged; give --restart, or remove its folder, to throw the unfinished work away"
+    )
+
+
 def json_object(path: Path, text: bytes, *keys: str) -> dict[str, Any]:
     """A JSON object of a file of unfinished work, which has these keys.
 
@@ -147,9 +155,7 @@ def json_object(path: Path, text: bytes, *keys: str) -> dict[str, Any]:
     with suppress(ValueError):
         if isinstance(found := json.loads(text), dict) and all(key in found for key in keys):
             return found
-    raise InputError(
-        f"{path} is damaged; give --restart, or remove its folder, to throw the unfinished work away"
-    )
+    raise damaged(path)
 
 
 def _parse(path: Path, lines: bytes) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
@@ -177,6 +183,13 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def refuse_if_busy(work: Path) -> None:
+    """Refuses a folder of unfinished work in which a process has a journal open."""
+    for path in work.glob("progress-*.jsonl"):
+        with suppress(FileNotFoundError), open(path, "rb") as file:
+            _lock(file, work)
 
 
 def _lock(file: Any, folder: Path) -> None:

@@ -82,7 +82,7 @@ def load_tokenizer(modules: FolderModules, config: EncoderConfig, max_length: in
     ):
         raise InputError(f"max_length is {max_length!r}; this model's position table allows 1 to {limit}")
     return Tokenizer(
-        modules.encoder, max_length or min(modules.max_length or limit, limit), modules.lower_case
+        modules.encoder, int(max_length or min(modules.max_length or limit, limit)), modules.lower_case
     )
 
 

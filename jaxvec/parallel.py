@@ -49,7 +49,7 @@ def initialize(
             heartbeat_timeout_seconds=int(_HEARTBEAT.total_seconds()),
             shutdown_timeout_seconds=int(_PATIENCE.total_seconds()),
         )
-    except (ValueError, TypeError, RuntimeError) as error:
+    except (ValueError, TypeError, LookupError, OSError, RuntimeError) as error:
         raise InputError(
             f"this process cannot join its job ({error}); call initialize first, and give coordinator host:port, the "
             "number of processes and this one's number wherever no TPU VM, SLURM, Open MPI or Kubernetes tells them"

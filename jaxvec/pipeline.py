@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,15 +22,33 @@ from jaxvec.tokens import Tokenizer
 
 CHUNK = 16_384  # sentences tokenised and packed together; packing never crosses a chunk
 _TOKENS_PER_DEVICE = {"cpu": 1_024}  # what stays in its cache; elsewhere 32,768
+_MOST_BATCH_TOKENS = 1 << 24  # a batch is rounded up to a fraction of it, so a slip would fill the memory
 _UNSET = -1  # of jax_num_cpu_devices
 _MOST_CPU_DEVICES = 32  # each holds a copy of the weights
 _IN_FLIGHT = 4  # batches sent ahead of the one whose result is awaited
+
+
+def check_batch_tokens(asked: Any) -> int | None:
+    """`asked`, if it is None or can be the number of tokens of a batch."""
+    if asked is None:
+        return None
+    whole = isinstance(asked, int | np.integer) and not isinstance(asked, bool)
+    if not whole or not 0 < asked <= _MOST_BATCH_TOKENS:
+        raise InputError(
+            f"batch_tokens is {asked!r}; expected a positive number of tokens, at most {_MOST_BATCH_TOKENS:,}"
+        )
+    return int(asked)
 
 
 def refuse_single_text(sentences: Any, name: str = "sentences") -> None:
     """Refuses one text, which would be taken for as many sentences as it has letters, and what holds no texts."""
     if isinstance(sentences, str | bytes):
         raise InputError(f"{name} is a single text; expected a list of them: [text]")
+    if isinstance(sentences, Mapping | Set) or hasattr(sentences, "columns"):
+        raise InputError(
+            f"{name} is {type(sentences).__name__}, whose items are keys, columns or in no order; expected a list of "
+            "texts, such as one column"
+        )
     try:
         iter(sentences)
     except TypeError:
@@ -110,11 +128,8 @@ class Pipeline:
         return shapes
 
     def _batch_tokens(self, asked: int | None) -> int:
-        if asked is None:
-            return _TOKENS_PER_DEVICE.get(jax.default_backend(), 32_768) * self.rows.mesh.size
-        if isinstance(asked, bool) or not isinstance(asked, int | np.integer) or asked < 1:
-            raise InputError(f"batch_tokens is {asked!r}; expected a positive number of tokens")
-        return int(asked)
+        usual = _TOKENS_PER_DEVICE.get(jax.default_backend(), 32_768) * self.rows.mesh.size
+        return check_batch_tokens(asked) or usual
 
     def _compute(self, batch: PackedBatch) -> Array:
         with jax.set_mesh(self.rows.mesh):  # whatever mesh the caller has set
@@ -126,12 +141,18 @@ class Pipeline:
         """Yields (sentences, float32 vectors on the host) a chunk at a time, in order; arguments as for `dispatch`."""
         # One chunk behind: it is fetched, and used by the caller, while the device works on the next.
         waiting: Chunk | None = None
-        for chunk in self.dispatch(sentences, batch_tokens, tick, stacklevel + 1):
-            if waiting is not None:
-                yield waiting.sentences, waiting.collect()
-            waiting = chunk
-        if waiting is not None:
+        failure: Exception | None = None
+        try:
+            for chunk in self.dispatch(sentences, batch_tokens, tick, stacklevel + 1):
+                if waiting is not None:
+                    yield waiting.sentences, waiting.collect()
+                waiting = chunk
+        except Exception as error:
+            failure = error
+        if waiting is not None:  # what came before a bad row is not lost
             yield waiting.sentences, waiting.collect()
+        if failure is not None:
+            raise failure
 
     def dispatch(
         self, sentences: Iterable[Any], batch_tokens: int | None, tick: Callable[[int], Any], stacklevel: int
@@ -146,15 +167,26 @@ class Pipeline:
         """
         # The stream is read on the caller's thread: it may be bound to it, and a signal must reach a read that waits.
         refuse_single_text(sentences)
+        check_batch_tokens(batch_tokens)
         texts, row, truncated = iter(sentences), 0, 0
+        failure: Exception | None = None
+
+        def read() -> list[Any]:
+            nonlocal failure
+            try:
+                return [] if failure else list(islice(texts, CHUNK))
+            except Exception as error:  # held until the chunks before it are done
+                failure = error
+                return []
+
         in_flight: deque[tuple[Array, np.ndarray]] = deque()
         with ThreadPoolExecutor(1, "jaxvec-tokens") as worker:
-            following = list(islice(texts, CHUNK))
+            following = read()
             preparing = worker.submit(self.prepare, following, row, batch_tokens)
             while chunk := following:
                 packing, cut = preparing.result()
                 row, truncated = row + len(chunk), truncated + cut
-                following = list(islice(texts, CHUNK))
+                following = read()
                 preparing = worker.submit(self.prepare, following, row, batch_tokens)
                 sent: list[tuple[Array, np.ndarray]] = []
                 for batch, index in zip(packing.batches, packing.indices, strict=True):
@@ -165,6 +197,8 @@ class Pipeline:
                 yield Chunk(chunk, sent)
         while in_flight:
             _await(*in_flight.popleft(), tick)
+        if failure is not None:
+            raise failure
         if truncated:
             limit = self.tokenizer.max_length
             warnings.warn(

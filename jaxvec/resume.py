@@ -1,6 +1,7 @@
 """Long runs over a corpus, which go on where they were killed: encoding to disk, and moments."""
 
 import hashlib
+import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -13,10 +14,11 @@ import numpy as np
 
 from jaxvec.calibration.calibration import calibration_digest
 from jaxvec.errors import InputError
-from jaxvec.journal import Journal, refuse_changes, text_digest
-from jaxvec.pipeline import CHUNK, refuse_single_text
+from jaxvec.journal import Journal, refuse_changes, refuse_if_busy, text_digest
+from jaxvec.pipeline import CHUNK, check_batch_tokens, refuse_single_text
 from jaxvec.shards import finished_parts
 from jaxvec.sinks import PartsFolder, open_sink
+from jaxvec.tokens import refuse_bad_rows
 
 if TYPE_CHECKING:
     from jaxvec.encoder import SentenceEncoder
@@ -84,6 +86,8 @@ def encode_to(
         (2, 384)
     """
     refuse_single_text(sentences)
+    check_batch_tokens(batch_tokens)
+    check_share(share)
     sink = open_sink(output, encoder.dim, form)
     if share[1] > 1 and not isinstance(sink, PartsFolder):
         raise InputError(f"{output}: several processes write a folder of parts; give a name without suffix")
@@ -91,7 +95,12 @@ def encode_to(
         raise InputError(f"{output}: several processes share it, so none may throw it away; remove it first")
     plan = run_plan(encoder, normalize=normalize, batch_tokens=batch_tokens, format=sink.suffix[1:])
     plan |= options or {}
+    try:
+        json.dumps(plan)
+    except TypeError as error:
+        raise InputError(f"options are {options!r} ({error}); expected plain JSON values") from None
     if restart:
+        refuse_if_busy(sink.work)
         sink.discard()
     sink.begin()
     own = f"progress-{share[0]}-of-{share[1]}.jsonl"
@@ -119,11 +128,22 @@ def encode_to(
         except BaseException:
             if not noted and not journal.entries:
                 sink.abandon(own)
+            elif not journal.entries:
+                (sink.work / own).unlink(missing_ok=True)
             raise
         finally:
             sink.close()
     before = sum(entry["rows"] for entry in done.values())
     return Finished(corpus.rows, before, complete)
+
+
+def check_share(share: tuple[int, int]) -> None:
+    """Refuses a share that is not (i, n) with whole numbers 0 ≤ i < n."""
+    whole = isinstance(share, tuple) and len(share) == 2 and all(type(number) is int for number in share)
+    if not whole or not 0 <= share[0] < share[1]:
+        raise InputError(
+            f"share is {share!r}; expected (i, n): the i-th of n processes, with i from 0 to n − 1"
+        )
 
 
 def run_plan(encoder: "SentenceEncoder", **options: Any) -> dict[str, Any]:
@@ -138,6 +158,7 @@ def run_plan(encoder: "SentenceEncoder", **options: Any) -> dict[str, Any]:
     if encoder.token_weights is not None:
         weights = hashlib.sha256(np.asarray(encoder.token_weights).tobytes()).hexdigest()
     described = {name: value for name, value in encoder.describe().items() if name != "model"}
+    options = {name: v.item() if isinstance(v, np.generic) else v for name, v in options.items()}
     return {
         "model": encoder.fingerprint,
         "calibration": digest,
@@ -172,6 +193,10 @@ class Corpus:
     def owed_sentences(self) -> Iterator[str]:
         texts = iter(self.sentences)
         while chunk := list(islice(texts, CHUNK)):
+            try:
+                "".join(chunk).encode()
+            except (TypeError, UnicodeEncodeError):
+                refuse_bad_rows(chunk, self.rows)
             entry = self.done.get(self.chunks)
             if entry is not None:
                 self._compare(entry, chunk)
@@ -185,7 +210,7 @@ class Corpus:
             raise self._changed(f"it ends after {self.rows} sentences")
 
     def _compare(self, entry: dict[str, Any], chunk: list[str]) -> None:
-        if entry["rows"] != len(chunk) or entry["text"] != text_digest(chunk):
+        if entry["rows"] != len(chunk) or entry.get("text") != text_digest(chunk):
             raise self._changed(
                 f"sentences {self.rows + 1} to {self.rows + entry['rows']} are not what they were"
             )

@@ -38,9 +38,28 @@ def finished_parts(work: Path) -> dict[str, tuple[dict[str, Any], list[dict[str,
             found[path.name] = plan, entries
     # Last: the process that finishes the folder writes the manifest before it removes the journals.
     with suppress(FileNotFoundError):
-        manifest = json.loads((work / MANIFEST).read_bytes())
+        manifest = read_manifest(work / MANIFEST)
         found[MANIFEST] = manifest["plan"], manifest["parts"]
     return found
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a folder of vectors.
+
+    Raises:
+        FileNotFoundError: there is none.
+        InputError: it is damaged, of something else, or of another version.
+    """
+    with suppress(ValueError):
+        manifest = json.loads(path.read_bytes())
+        if isinstance(manifest, dict) and manifest.get("jaxvec_vectors") not in (None, FORMAT_VERSION):
+            raise InputError(f"{path}: not a manifest of version {FORMAT_VERSION}; update jaxvec")
+        if (
+            isinstance(manifest, dict)
+            and {"jaxvec_vectors", "rows", "dim", "plan", "parts"} <= manifest.keys()
+        ):
+            return manifest
+    raise InputError(f"{path} is damaged, or not of a folder of vectors; encode again into another folder")
 
 
 @dataclass(frozen=True)
@@ -71,19 +90,15 @@ class Shards:
         """
         folder = Path(folder)
         try:
-            manifest = json.loads((folder / MANIFEST).read_bytes())
+            manifest = read_manifest(folder / MANIFEST)
         except OSError:
             unfinished = any(folder.glob("progress-*.jsonl"))
-            reason = (
-                "the run that writes it is not finished; give its command again"
-                if unfinished
-                else "no such folder of vectors"
-            )
+            reason = "no such folder of vectors"
+            if unfinished:
+                reason = "the run that writes it is not finished; give its command again"
+            elif within := sorted(folder.glob(f"*/{MANIFEST}")):
+                reason = f"it holds a folder of vectors for each text; open them, as {within[0].parent}"
             raise InputError(f"{folder}: {reason} (no {MANIFEST})") from None
-        if manifest.get("jaxvec_vectors") != FORMAT_VERSION:
-            raise InputError(
-                f"{folder / MANIFEST}: not a manifest of version {FORMAT_VERSION}; update jaxvec"
-            )
         return cls(folder, manifest["rows"], manifest["dim"], tuple(p["file"] for p in manifest["parts"]))
 
     def __iter__(self) -> Iterator[np.ndarray]:

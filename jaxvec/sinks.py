@@ -1,6 +1,7 @@
 """Where the vectors of a long run go: a folder of parts with a manifest, or one file that grows chunk by chunk."""
 
 import os
+import re
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,8 +12,13 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxvec.errors import InputError
+from jaxvec.journal import refuse_if_busy
 from jaxvec.shards import MANIFEST, write_manifest
 from jaxvec.vectorfiles import NpyWriter, check_target, open_writer
+
+_OWN = re.compile(
+    r"manifest\.json|\.manifest.*\.tmp|progress-\d+-of-\d+\.jsonl|part-\d{6,}\.(npy|parquet)|\.part-.*\.tmp"
+)
 
 
 @runtime_checkable
@@ -62,7 +68,7 @@ class PartsFolder:
     suffix: str
 
     def begin(self) -> None:
-        self.work.mkdir(exist_ok=True)
+        make_folder(self.work)
 
     def abandon(self, journal: str) -> None:
         (self.work / journal).unlink(missing_ok=True)
@@ -70,14 +76,19 @@ class PartsFolder:
             self.work.rmdir()
 
     def discard(self) -> None:
-        for pattern in (MANIFEST, "progress-*.jsonl", "part-*", ".part-*", ".manifest*"):
-            for file in self.work.glob(pattern):
+        if (self.work / MANIFEST).exists():
+            raise InputError(
+                f"{self.work} is finished, and only unfinished work is thrown away; remove it, or name another output"
+            )
+        for file in self.work.glob("*"):
+            if _OWN.fullmatch(file.name):
                 file.unlink(missing_ok=True)
-        with suppress(OSError):  # someone else's folder, or files
+        with suppress(OSError):  # there was none
             self.work.rmdir()
 
     def open(self, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [entry for entry in entries if _size(self.work / entry["file"]) == entry["bytes"]]
+        kept = [entry for entry in entries if "file" in entry and "bytes" in entry]
+        return [entry for entry in kept if _size(self.work / entry["file"]) == entry["bytes"]]
 
     def write(self, chunk: int, vectors: Float[np.ndarray, "n dim"], sentences: list[str]) -> dict[str, Any]:
         path = self.work / f"part-{chunk:06d}{self.suffix}"
@@ -105,11 +116,13 @@ class NpyFile:
 
     def __post_init__(self) -> None:
         self.work = hidden_sibling(self.path)
+        self._file: Any = None
 
     def begin(self) -> None:
         if not (self.work / "rows.npy").exists():
+            refuse_if_busy(self.work)
             self.discard()  # the kill came just after the output had got its name
-        self.work.mkdir(exist_ok=True)
+        make_folder(self.work)
 
     def discard(self) -> None:
         shutil.rmtree(self.work, ignore_errors=True)
@@ -119,9 +132,12 @@ class NpyFile:
 
     def open(self, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
         data = self.work / "rows.npy"
-        self._file = open(data, "r+b" if data.exists() else "x+b")  # noqa: SIM115
+        try:
+            self._file = open(data, "r+b" if data.exists() else "x+b")  # noqa: SIM115
+        except OSError as error:
+            raise InputError(f"{data} cannot be written: {error.strerror}") from None
         self._writer = NpyWriter(self._file, self.dim, str(self.path))
-        self._file.flush()
+        self._sync()
         rows = sum(entry["rows"] for entry in entries)
         end = self._writer.header_bytes + rows * self.dim * 4
         if _size(data) < end:
@@ -145,8 +161,9 @@ class NpyFile:
         shutil.rmtree(self.work)
 
     def close(self) -> None:
-        with suppress(OSError):  # closing flushes again, onto a disk that may be full
-            self._file.close()
+        if self._file is not None:
+            with suppress(OSError):  # closing flushes again, onto a disk that may be full
+                self._file.close()
 
     def _sync(self) -> None:
         try:
@@ -199,6 +216,10 @@ def open_sink(output: str | os.PathLike[str], dim: int, form: str | None = None)
         InputError: the output cannot be written, or is a folder of something else.
     """
     path = Path(output)
+    try:
+        hidden_sibling(path).exists()
+    except OSError as error:  # a name that is too long, say
+        raise InputError(f"{path} cannot be written: {error.strerror}") from None
     suffix = path.suffix.lower()
     if suffix in (".npy", ".parquet"):
         if form not in (None, suffix[1:]):
@@ -212,15 +233,32 @@ def open_sink(output: str | os.PathLike[str], dim: int, form: str | None = None)
             f"{path}: cannot tell the format; expected a name ending in .npy or .parquet, or one without ending for a folder"
         )
     if path.is_dir():
-        known = (MANIFEST, "part-", "progress-", ".part-", ".manifest")
-        if foreign := sorted(file.name for file in path.iterdir() if not file.name.startswith(known)):
+        names = sorted(file.name for file in path.iterdir())
+        begun = any(name == MANIFEST or name.startswith("progress-") for name in names)
+        if foreign := [name for name in names if not (begun and _OWN.fullmatch(name))]:
             raise InputError(f"{path} is a folder with other files in it ({foreign[0]}); name a new one")
+    elif path.is_file():
+        raise InputError(
+            f"{path} is a file; expected a name ending in .npy or .parquet, or that of a new folder"
+        )
     else:
-        check_target(path)
+        try:
+            check_target(path)
+        except InputError:
+            if not path.is_dir():  # which another process of the job may just have made
+                raise
     suffix = f".{form or 'npy'}"
     if suffix == ".parquet":
         open_writer(path.parent / "part.parquet", dim)  # says what to install
     return PartsFolder(path, dim, suffix)
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder whose parent exists, if it is not there."""
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path} cannot be made: {error.strerror}") from None
 
 
 def hidden_sibling(path: Path) -> Path:

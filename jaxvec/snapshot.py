@@ -13,10 +13,11 @@ import jax
 import numpy as np
 
 from jaxvec.calibration.moments import Moments
-from jaxvec.journal import Journal, text_digest
-from jaxvec.pipeline import refuse_single_text
-from jaxvec.resume import Corpus, run_plan
-from jaxvec.sinks import hidden_sibling
+from jaxvec.errors import InputError
+from jaxvec.journal import Journal, damaged, refuse_if_busy, text_digest
+from jaxvec.pipeline import check_batch_tokens, refuse_single_text
+from jaxvec.resume import Corpus, check_share, run_plan
+from jaxvec.sinks import hidden_sibling, make_folder
 from jaxvec.vectorfiles import atomic_write_bytes
 
 if TYPE_CHECKING:
@@ -42,16 +43,25 @@ def moments_to_go_on_with(
     Arguments and errors are those of `jaxvec.encode_to`; with a share these are the moments of that share.
     """
     refuse_single_text(sentences)
+    check_batch_tokens(batch_tokens)
+    check_share(share)
+    if share[1] > 1 and restart:
+        raise InputError(
+            f"{output}: several processes share its work, so none may throw it away; remove it first"
+        )
     work = hidden_sibling(Path(output))
     if restart:
+        refuse_if_busy(work)
         forget_moments(output)
-    work.mkdir(exist_ok=True)
+    make_folder(work)
     name = f"{share[0]}-of-{share[1]}"
     state = work / f"moments-{name}.safetensors"
     plan = {**run_plan(encoder, batch_tokens=batch_tokens, share=name), **(options or {})}
     with Journal(work / f"progress-{name}.jsonl", plan) as journal:
         noted = {entry["chunk"]: entry for entry in journal.entries}
         moments, chunks = _read(state, encoder.dim)
+        if chunks > len(noted):
+            raise damaged(state)  # it counts chunks that the journal does not know, and would encode again
         corpus = Corpus(sentences, {c: noted[c] for c in sorted(noted)[:chunks]}, share, Path(output))
         saved = time.monotonic()
         try:
@@ -91,6 +101,13 @@ def _read(path: Path, dim: int) -> tuple[Moments, int]:
     empty = Moments.empty(dim)
     if not path.exists():
         return empty, 0
-    with safe_open(path, framework="np") as file:
-        leaves = [file.get_tensor(name) for name in sorted(file.keys())]
-        return jax.tree.structure(empty).unflatten(leaves), json.loads(file.metadata()["chunks"])
+    try:
+        with safe_open(path, framework="np") as file:
+            leaves = [file.get_tensor(name) for name in sorted(file.keys())]
+            moments = jax.tree.structure(empty).unflatten(leaves)
+            chunks = json.loads(file.metadata()["chunks"])
+    except Exception:  # the library's own types
+        raise damaged(path) from None
+    if [*map(np.shape, jax.tree.leaves(moments))] != [*map(np.shape, jax.tree.leaves(empty))]:
+        raise damaged(path)
+    return moments, chunks

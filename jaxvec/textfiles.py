@@ -18,6 +18,13 @@ from typing import Any
 
 from jaxvec.errors import InputError
 
+_PACKED = {
+    b"\x1f\x8b": "gzip data; name it .gz, or unpack it first",
+    b"BZh": "bzip2 data; unpack it first",
+    b"\xfd7zXZ": "xz data; unpack it first",
+    b"\x28\xb5\x2f\xfd": "zstd data; unpack it first",
+    b"PK\x03\x04": "a zip file; unpack it first",
+}
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
 
 
@@ -81,6 +88,8 @@ class Decoder:
         try:
             return data.decode()
         except UnicodeDecodeError as error:
+            if number == 1 and (packed := [how for magic, how in _PACKED.items() if data.startswith(magic)]):
+                raise InputError(f"{self.name} is not text but {packed[0]}") from None
             if self.errors == "replace":
                 self.replaced += 1
                 return data.decode(errors="replace")

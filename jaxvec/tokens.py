@@ -102,12 +102,12 @@ class Tokenizer:
             InputError: an entry is not a `str` or holds a lone surrogate; its row is named.
         """
         if not all(isinstance(s, str) for s in sentences):
-            _name_bad_row(sentences, first_row)  # before the library takes a tuple for a pair of sentences
+            refuse_bad_rows(sentences, first_row)  # before the library takes a tuple for a pair of sentences
         texts = [s.lower() for s in sentences] if self.lower_case else list(sentences)
         try:
             encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
         except Exception as error:  # the library raises bare Exception
-            _name_bad_row(sentences, first_row)
+            refuse_bad_rows(sentences, first_row)
             raise InputError(f"the tokenizer failed on a row from {first_row} on: {error}") from error
         room = self.max_length - len(self._prefix) - len(self._suffix)
         ids, truncated = [], 0
@@ -184,7 +184,8 @@ def _setting(folder: Path, key: str) -> Any:
         raise InputError(f"{path}: not readable as JSON ({error})") from None
 
 
-def _name_bad_row(sentences: Sequence[Any], first_row: int) -> None:
+def refuse_bad_rows(sentences: Sequence[Any], first_row: int) -> None:
+    """Refuses the first entry that is not valid text, and names its row."""
     for row, sentence in enumerate(sentences, first_row):
         if not isinstance(sentence, str):
             raise InputError(f"row {row} is {type(sentence).__name__}, expected str: {sentence!r:.60}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxvec import SentenceEncoder, Shards, cli, pipeline, resume
+from jaxvec import InputError, SentenceEncoder, Shards, cli, pipeline, resume
 
 
 @pytest.fixture
@@ -89,6 +89,11 @@ def test_a_rerun_says_what_it_did_not_do_again(run, corpus, texts):
         (("corpus.txt", "corpus.txt", "-o", "v"), "names that differ"),
         (("corpus.txt", "-", "-o", "v"), "names that differ"),
         (("corpus.txt", "-o", "v", "--part", "0/2", "--restart"), "remove it first"),
+        (("corpus.txt", "-o", "corpus.txt"), "the text itself"),
+        (("corpus.txt", "other.txt", "-o", "v.npy"), "name of a new one"),
+        (("corpus.txt", "-o", "v", "--part", "0/2", "--distributed"), "leave --part out"),
+        (("corpus.txt", "-o", "v", "--batch-tokens", str(10**9)), "at most 16,777,216"),
+        (("corpus.txt", "-o", "v" * 250 + ".npy"), "too long"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_leaves_nothing(run, corpus, tmp_path, arguments, said):
@@ -96,6 +101,33 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(run, corpus, tmp_path, 
     assert code == 2
     assert said in error
     assert list(tmp_path.iterdir()) == [corpus]
+
+
+def test_what_no_corpus_could_be_fitted_with_is_refused_before_it_is_encoded(run, corpus, monkeypatch):
+    from jaxvec import snapshot
+
+    monkeypatch.setattr(snapshot, "moments_to_go_on_with", lambda *_, **__: pytest.fail("encoded"))
+    for options, said in (
+        (("whitening", "--dim", "9999"), "dim is 9999"),
+        (("whitening", "--zca", "--dim", "5"), "zca keeps all"),
+        (("whitening", "--power", "2"), "power is 2"),
+        (("remove-components", "-k", "999"), "k is 999"),
+    ):
+        method, *rest = options
+        code, _, error = run("fit", method, corpus, "-o", "w", *rest)
+        assert (code, said in error) == (2, True), error
+
+
+def test_files_with_dots_in_their_names_keep_them(run, corpus, texts, tmp_path):
+    for year in (2007, 2008):
+        (tmp_path / f"news.{year}.txt").write_text("\n".join(texts[:20]))
+    code, out, _ = run("encode", "news.2007.txt", "news.2008.txt", "-o", "all", "--part", "0/2", "--json")
+    assert (code, json.loads(out)["complete"]) == (0, False)
+    code, out, _ = run("encode", "news.2007.txt", "news.2008.txt", "-o", "all", "--part", "1/2", "--json")
+    assert (code, json.loads(out)["complete"]) == (0, True)
+    assert Shards.open("all/news.2008").rows == 20
+    with pytest.raises(InputError, match="for each text"):
+        Shards.open("all")
 
 
 def test_a_job_of_two_processes_fits_on_the_whole_corpus(corpus, tmp_path, texts, bert_folder):

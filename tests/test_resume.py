@@ -179,6 +179,74 @@ def test_a_folder_of_something_else_is_not_touched(tmp_path, encoder):
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
+@pytest.mark.parametrize("form", ["folder", "folder:parquet"])
+def test_only_unfinished_work_of_its_own_is_thrown_away(tmp_path, encoder, texts, form):
+    path, options = target(tmp_path, form)
+    encode_to(path, encoder, texts, **options)
+    files = contents(path)
+    with pytest.raises(InputError, match="finished, and only unfinished work"):
+        encode_to(path, encoder, texts, restart=True, **options)
+    assert contents(path) == files
+    foreign = tmp_path / "pieces"
+    foreign.mkdir()
+    for name in ("part-00", "part-000000.npy", "part-00000-c000.snappy.parquet"):
+        (foreign / name).write_text("mine")
+    for restart in (False, True):
+        with pytest.raises(InputError, match="other files in it"):
+            encode_to(foreign, encoder, texts, restart=restart)
+    assert len(list(foreign.iterdir())) == 3
+
+
+@pytest.mark.parametrize("form", ["v.npy", "folder"])
+def test_a_restart_waits_for_no_one(tmp_path, encoder, texts, form):
+    path, _ = target(tmp_path, form)
+
+    def others(texts):
+        for row, text in enumerate(texts):
+            if row == 150:
+                with pytest.raises(InputError, match="another process"):
+                    encode_to(path, encoder, texts, restart=True)
+            yield text
+
+    assert encode_to(path, encoder, others(texts)).complete
+    assert path.exists()
+
+
+@pytest.mark.parametrize("share", [(3, 3), (0, 0), (-1, 2), (1, 1)])
+def test_a_share_that_is_none_is_refused(tmp_path, encoder, texts, share):
+    with pytest.raises(InputError, match="share is"):
+        encode_to(tmp_path / "v", encoder, texts, share=share)
+    with pytest.raises(InputError, match="share is"):
+        snapshot.moments_to_go_on_with(tmp_path / "w", encoder, texts, share=share)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("written", ["{", "[]", "{}", '{"jaxvec_vectors": 1, "rows": 3}'])
+def test_a_manifest_that_is_damaged_is_named(tmp_path, encoder, texts, written):
+    encode_to(tmp_path / "folder", encoder, texts[:40])
+    (tmp_path / "folder/manifest.json").write_text(written)
+    for use in (Shards.open, lambda path: encode_to(path, encoder, texts)):
+        with pytest.raises(InputError, match=r"manifest\.json is damaged"):
+            use(tmp_path / "folder")
+
+
+def test_options_may_be_numpy_numbers_and_nothing_else_odd(tmp_path, encoder, texts):
+    plan = resume.run_plan(encoder, batch_tokens=np.int64(512), normalize=np.bool_(True))
+    assert json.loads(json.dumps(plan)) == plan
+    with pytest.raises(InputError, match="plain JSON values"):
+        encode_to(tmp_path / "w.npy", encoder, texts, options={"where": tmp_path})
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_came_before_a_bad_row_is_kept_and_the_row_is_named(tmp_path, encoder, texts):
+    for bad, said in ((None, "row 130 is NoneType"), ("\ud800", "row 130 holds a lone surrogate")):
+        path = tmp_path / f"{said[-4:]}"
+        with pytest.raises(InputError, match=said):
+            encode_to(path, encoder, [*texts[:130], bad, *texts[131:]])
+        assert encode_to(path, encoder, texts).before == 128
+        assert encode_to(path, encoder, texts[:128] + texts[128:]).complete
+
+
 def test_two_processes_cannot_write_the_same_output(tmp_path, encoder, texts):
     with pytest.raises(KeyboardInterrupt):
         encode_to(tmp_path / "folder", encoder, stopping(texts, 150))
@@ -188,6 +256,23 @@ def test_two_processes_cannot_write_the_same_output(tmp_path, encoder, texts):
         pytest.raises(InputError, match="another process"),
     ):
         encode_to(tmp_path / "folder", encoder, texts)
+
+
+def test_a_snapshot_that_its_journal_does_not_know_is_refused(tmp_path, encoder, monkeypatch):
+    monkeypatch.setattr(snapshot, "_SECONDS", 0)
+    texts = [f"{first} {second}" for first in "abcdefghij" for second in "klmnopqrst"]
+    with pytest.raises(KeyboardInterrupt):
+        snapshot.moments_to_go_on_with(tmp_path / "w", encoder, stopping(texts, 99))
+    work = tmp_path / ".w.unfinished"
+    with pytest.raises(InputError, match="none may throw it away"):
+        snapshot.moments_to_go_on_with(tmp_path / "w", encoder, texts, share=(0, 2), restart=True)
+    (work / "progress-0-of-1.jsonl").unlink()
+    with pytest.raises(InputError, match=r"safetensors is damaged"):
+        snapshot.moments_to_go_on_with(tmp_path / "w", encoder, texts)
+    (work / "moments-0-of-1.safetensors").write_bytes(b"torn")
+    with pytest.raises(InputError, match=r"safetensors is damaged"):
+        snapshot.moments_to_go_on_with(tmp_path / "w", encoder, texts)
+    assert snapshot.moments_to_go_on_with(tmp_path / "w", encoder, texts, restart=True).count == 100
 
 
 @pytest.mark.parametrize("cut", range(1, 60, 7))

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import importlib
 import io
 import json
 import re
@@ -288,3 +289,12 @@ def test_parquet_is_read_in_batches(tmp_path):
     before = pa.total_allocated_bytes()
     peak = max(pa.total_allocated_bytes() for _ in read_sentences(tmp_path / "a.parquet", "text")) - before
     assert 0 < peak < 3_000_000 < sum(map(len, distinct)) / 4
+
+
+@pytest.mark.parametrize("packing", ["bz2", "lzma", "gzip"])
+def test_a_packed_file_is_called_one(tmp_path, packing):
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(importlib.import_module(packing).compress(b"it rains\n" * 9))
+    for errors in ("strict", "replace"):
+        with pytest.raises(InputError, match="is not text but"):
+            list(read_sentences(path, errors=errors))

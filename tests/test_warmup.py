@@ -31,8 +31,9 @@ def test_a_warm_cache_holds_the_programs(tmp_path, bert_folder):
     kept = {path.name for path in cache.iterdir()}
     assert len([name for name in kept if name.startswith("jit_apply")]) == len(report["shapes"])
     output = ("-o", tmp_path / "v.npy", "--model", bert_folder, *options)
-    jaxvec("encode", tmp_path / "corpus.txt", *output, JAX_COMPILATION_CACHE_DIR=str(cache))
-    assert {name for name in os.listdir(cache) if name.endswith("-cache")} <= kept
+    everything = {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    jaxvec("encode", tmp_path / "corpus.txt", *output, **everything)
+    assert {name for name in os.listdir(cache) if name.startswith("jit_apply")} <= kept
     vectors = SentenceEncoder.load(bert_folder).encode(["the man plays", "it rains"] * 50)
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), vectors, atol=1e-5)
 
@@ -43,3 +44,16 @@ def test_warmup_without_a_cache_says_how_to_get_one(bert_folder, monkeypatch, ca
     with pytest.raises(SystemExit, match="2"):
         cli.main()
     assert "--compile-cache FOLDER" in capsys.readouterr().err
+
+
+def test_a_cache_that_keeps_nothing_is_no_success(tmp_path, bert_folder):
+    (tmp_path / "cache").write_text("a file")
+    command = ["--compile-cache", tmp_path / "cache", "warmup", bert_folder, "--batch-tokens", 64]
+    finished = subprocess.run(
+        [sys.executable, "-m", "jaxvec.cli", *map(str, command)],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+    )
+    assert finished.returncode == 2
+    assert "nothing was kept there" in finished.stderr

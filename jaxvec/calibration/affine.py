@@ -77,11 +77,8 @@ def whitening(
     Faster Retrieval", 2021, arXiv:2103.15316, Algorithm 1. A. Kessy, A. Lewin, K. Strimmer, "Optimal
     Whitening and Decorrelation", The American Statistician 72, 2018 (PCA and ZCA whitening).
     """
-    if zca and dim is not None:
-        raise InputError("zca keeps all coordinates; give dim=None, or zca=False for the leading directions")
-    if not 0 <= power <= 1:
-        raise InputError(f"power is {power!r}; expected 0 (rotation only) to 1 (whitening)")
-    values, vectors, solver = principal_directions(moments, checked(moments).covariance(), solver, rtol)
+    check_options(checked(moments).dim, dim=dim, power=power, zca=zca, rtol=rtol)
+    values, vectors, solver = principal_directions(moments, moments.covariance(), solver, rtol)
     alpha = None
     if shrinkage is not None:
         alpha = shrinkage_intensity(moments, shrinkage)
@@ -95,6 +92,33 @@ def whitening(
         "solver": solver,
     }
     return _projection(moments, "whitening", values, vectors, dim, options, alpha)
+
+
+def check_options(
+    width: int,
+    *,
+    dim: int | None = None,
+    power: float = 1.0,
+    zca: bool = False,
+    rtol: float = RTOL,
+    k: int = 1,
+    **others: Any,
+) -> None:
+    """Refuses what no vectors of this width could be fitted with; the options are those of the fits here."""
+    if zca and dim is not None:
+        raise InputError("zca keeps all coordinates; give dim=None, or zca=False for the leading directions")
+    if not 0 <= power <= 1:
+        raise InputError(f"power is {power!r}; expected 0 (rotation only) to 1 (whitening)")
+    if not 0 <= rtol < 1:
+        raise InputError(f"rtol is {rtol!r}; expected a share of the largest variance, from 0 to below 1")
+    if dim is not None and not (_whole(dim) and 1 <= dim <= width):
+        raise InputError(f"dim is {dim!r}; expected 1 … {width}, or None for all directions")
+    if not (_whole(k) and 1 <= k < max(width, 2)):
+        raise InputError(f"k is {k!r}; expected 1 … {width - 1} of {width} directions")
+
+
+def _whole(number: Any) -> bool:
+    return isinstance(number, int | np.integer) and not isinstance(number, bool)
 
 
 def pca(moments: Moments, dim: int | None = None, solver: str | None = None, rtol: float = RTOL) -> Affine:
@@ -111,7 +135,8 @@ def pca(moments: Moments, dim: int | None = None, solver: str | None = None, rto
 
     References: K. Pearson, "On lines and planes of closest fit to systems of points in space", 1901.
     """
-    values, vectors, solver = principal_directions(moments, checked(moments).covariance(), solver, rtol)
+    check_options(checked(moments).dim, dim=dim, rtol=rtol)
+    values, vectors, solver = principal_directions(moments, moments.covariance(), solver, rtol)
     return _projection(moments, "pca", values, vectors, dim, {"rtol": float(rtol), "solver": solver})
 
 
@@ -170,8 +195,7 @@ def remove_components(moments: Moments, k: int, center: bool = True, solver: str
         0.0
     """
     d = checked(moments).dim
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k < d:
-        raise InputError(f"k is {k!r}; expected 1 … {d - 1} of {d} directions")
+    check_options(d, k=k)
     covariance = moments.covariance(ddof=1 if center else 0)
     xp = jnp if isinstance(covariance, jax.Array) else np
     matrix = covariance if center else covariance + xp.outer(moments.mean, moments.mean)
@@ -188,8 +212,6 @@ def principal_directions(
     moments: Moments, matrix: Any, solver: str | None, rtol: float
 ) -> tuple[Any, Any, str]:
     """Eigenvalues, 0 where they are rounding; eigenvectors; and the solver that was used."""
-    if not 0 <= rtol < 1:
-        raise InputError(f"rtol is {rtol!r}; expected a share of the largest variance, from 0 to below 1")
     solver = choose_solver(solver, isinstance(matrix, jax.core.Tracer))
     values, vectors = eigendecomposition(matrix, solver, rtol)
     values = values * ~(values <= noise(moments))  # what is not a number stays so
@@ -208,8 +230,6 @@ def _projection(
 ) -> Affine:
     d, rtol = moments.dim, options["rtol"]
     asked = d if dim is None else dim
-    if isinstance(asked, bool) or not isinstance(asked, int | np.integer) or not 1 <= asked <= d:
-        raise InputError(f"dim is {dim!r}; expected 1 … {d}, or None for all directions")
     options = {"dim": None if dim is None else int(dim), **options}
     xp = jnp if isinstance(values, jax.Array) else np
     keep = ~(values <= rtol * values[0])

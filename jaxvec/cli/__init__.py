@@ -48,7 +48,11 @@ app.command()(demo)
 def main() -> None:
     """Runs the command line; bad input ends with exit code 2 and one line on stderr."""
     # As exceptions, signals let half-written files be removed.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+        getattr(signal, "SIGHUP", signal.SIGTERM),
+    ):  # not on Windows
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup and background jobs ignore some
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     for stream in (sys.stdout, sys.stderr):

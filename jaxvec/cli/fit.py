@@ -1,5 +1,6 @@
 """`jaxvec fit`: a calibration fitted on a corpus, saved as a folder."""
 
+import os
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -160,6 +161,7 @@ def fit(
     encoder = load_encoder(
         model, pooling=pooling, layers=layers, dtype=dtype, max_length=max_length, token_weights=weights
     )
+    affine.check_options(encoder.dim, **asked)
     with progress() as tick:
         moments = moments_to_go_on_with(
             output,
@@ -174,7 +176,9 @@ def fit(
     moments = merge_moments(moments)
     if not moments.count:
         raise InputError(f"{text}: it holds no sentences; a calibration is fitted on 2 or more")
-    calibrated = encoder.with_calibration(solve(moments, **asked), {"corpus": text})
+    calibrated = encoder.with_calibration(
+        solve(moments, **asked), {"corpus": os.fsencode(text).decode(errors="replace")}
+    )
     if share()[0] == 0:
         calibrated.save(output)
         forget_moments(output)

@@ -1,5 +1,6 @@
 """`jaxvec fit flow`: a flow trained on a corpus, saved as a folder."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -73,7 +74,7 @@ def fit_flow(
     if not parts:
         raise InputError(f"{text}: it holds no sentences; a flow is fitted on a batch of them or more")
     flow = Flow.fit(np.concatenate(parts), show_progress=bool(sys.stderr and sys.stderr.isatty()), **options)
-    calibrated = encoder.with_calibration(flow, {"corpus": text})
+    calibrated = encoder.with_calibration(flow, {"corpus": os.fsencode(text).decode(errors="replace")})
     calibrated.save(output)
     figures = flow.figures()
     first = figures["start_training_bits_per_dimension"]

@@ -1,6 +1,7 @@
 """`jaxvec warmup`: compiles a model's programs into the persistent cache, so that later processes start at once."""
 
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -44,6 +45,10 @@ def warmup(
     start = time.perf_counter()
     shapes = encoder.warm_up(normalize=normalize, batch_tokens=batch_tokens)
     seconds = time.perf_counter() - start
+    if not Path(cache).is_dir() or not any(Path(cache).iterdir()):
+        raise InputError(
+            f"{cache}: nothing was kept there; is it a folder that can be written, and JAX_ENABLE_COMPILATION_CACHE on?"
+        )
     print_result(
         as_json,
         f"{cache}: {len(shapes)} programs of {encoder.name}, {seconds:.0f} s",

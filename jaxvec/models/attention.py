@@ -22,7 +22,7 @@ Attend = Callable[[Array, Array, Array], Array]
 def check_kernel(name: str) -> str:
     """`name`, if it is "auto" or a kernel that this machine has."""
     backend = jax.default_backend()
-    if name != "auto" and backend not in KERNELS.get(name, ()):
+    if not isinstance(name, str) or (name != "auto" and backend not in KERNELS.get(name, ())):
         here = [kernel for kernel, platforms in KERNELS.items() if backend in platforms]
         raise InputError(
             f"attention is {name!r}; on this machine ({backend}) there are auto, {', '.join(here)}"
