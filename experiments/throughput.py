@@ -9,8 +9,8 @@ JAXVEC_MODELS. Takes an hour on 2 cores, with `--share 0.1` some ten minutes; wr
 Every system lives in a process of its own, which does nothing while the others are measured. After a first pass over the
 whole corpus, not counted, all of them encode it in turns; medians of the rounds are reported. Same texts, same weights,
 mean pooling, at most 512 tokens. A system that takes four times as long as jaxvec float32 for a sample, as torch's bfloat16
-does on a CPU without instructions for it, is measured on that sample only. Finished cases in the JSON file are kept, so
-that an interrupted run goes on; --again measures them anew. Goals: jaxvec bfloat16 ≥ 1.1 × the fastest peer and float32 ≥ 1.2 ×
+does on a CPU without instructions for it, is measured on that sample only. Finished cases of the same share and
+rounds in the JSON file are kept, so that an interrupted run goes on; --again measures them anew. Goals: jaxvec bfloat16 ≥ 1.1 × the fastest peer and float32 ≥ 1.2 ×
 sentence-transformers' default on short text; no peer ahead on longer text; useful tokens ≥ 0.97 (short), 0.95 (others);
 at most 4 compiled shapes a corpus; ≥ 35 % of the measured bfloat16 matmul peak on the BERT-base shape.
 """
@@ -254,7 +254,7 @@ def page(record: dict[str, Any]) -> str:
         lines += [
             f"## {case['model']}, {case['corpus']}: {case['sentences']} texts, {figures['tokens']} tokens, "
             f"{figures['useful']:.3f} of the computed ones useful, {figures['shapes']} compiled shapes "
-            f"(the whole corpus: {case['whole']['useful']:.3f}, {case['whole']['shapes']})",
+            f"(the whole corpus: {case['whole']['useful']:.3f}, {case['whole']['shapes']}); {case['rounds']} rounds",
             "",
             "| | sentences/s | tokens/s | GFLOP/s | share of bfloat16 peak | peak MB | lowest cosine |",
             "|---|---|---|---|---|---|---|",
@@ -266,7 +266,7 @@ def page(record: dict[str, Any]) -> str:
                 continue
             rate = figures["flops"] / row["seconds"] / 1e9
             lines.append(
-                f"| {name} | {case['sentences'] / row['seconds']:.0f} | {figures['tokens'] / row['seconds']:.0f} "
+                f"| {name} | {case['sentences'] / row['seconds']:.3g} | {figures['tokens'] / row['seconds']:.0f} "
                 f"| {rate:.0f} | {rate / record['peak']['bfloat16']:.2f} | {row['peak_mb']} | {row['lowest_cosine']} |"
             )
         whole = {name: row for name, row in systems.items() if "seconds" in row}
@@ -277,7 +277,7 @@ def page(record: dict[str, Any]) -> str:
             "",
             *(
                 f"{name}: {fastest[0] / row['seconds']:.2f} × {fastest[1]}, the fastest peer; {same[0] / row['seconds']:.2f} × "
-                f"{same[1]}, the fastest whose vectors are the model's (cosine ≥ {SAME})."
+                f"{same[1]}, the fastest whose vectors are those of jaxvec float32 (cosine ≥ {SAME})."
                 for name, row in whole.items()
                 if name.startswith("jaxvec")
             ),
@@ -305,7 +305,6 @@ def main() -> None:
     if (record.get("machine"), record.get("versions")) != (machine, versions()):
         peak = {dtype: round(value) for dtype, value in matmul_peak().items()}
         record = {"machine": machine, "versions": versions(), "peak": peak, "cases": []}
-    done = {(case["model"], case["corpus"]) for case in record["cases"]}
     slow = {
         system for case in record["cases"] for system, row in case["systems"].items() if "seconds" not in row
     }
@@ -313,15 +312,18 @@ def main() -> None:
         for model, folder in folders(asked.models, Path(scratch)).items():
             share = asked.share if model == "minilm" or asked.gpu else asked.share / 10
             for corpus, texts in corpora(share).items():
-                if corpus not in asked.corpora or (model, corpus) in done:
-                    continue
                 case: dict[str, Any] = {"model": model, "corpus": corpus, "sentences": len(texts)}
+                case |= {"share": share, "rounds": asked.rounds}
+                done = [other for other in record["cases"] if case.items() <= other.items()]
+                if corpus not in asked.corpora or done:
+                    continue
                 case["figures"] = token_figures(folder, texts)
                 case["whole"] = token_figures(folder, corpora(1)[corpus])
                 fast = [system for system in systems if system not in slow]
                 case["systems"] = measure(folder, texts, fast, asked.rounds)
                 slow |= {system for system, row in case["systems"].items() if "seconds" not in row}
-                record["cases"].append(case)
+                same = (model, corpus)
+                record["cases"] = [c for c in record["cases"] if (c["model"], c["corpus"]) != same] + [case]
                 atomic_write_bytes(file, json.dumps(record, indent=1).encode() + b"\n")
                 atomic_write_bytes(file.with_suffix(".md"), page(record).encode())
                 print(page({**record, "cases": [case]}), flush=True)
