@@ -118,14 +118,15 @@ def test_what_no_corpus_could_be_fitted_with_is_refused_before_it_is_encoded(run
         assert (code, said in error) == (2, True), error
 
 
-def test_files_with_dots_in_their_names_keep_them(run, corpus, texts, tmp_path):
-    for year in (2007, 2008):
-        (tmp_path / f"news.{year}.txt").write_text("\n".join(texts[:20]))
-    code, out, _ = run("encode", "news.2007.txt", "news.2008.txt", "-o", "all", "--part", "0/2", "--json")
+def test_files_with_dots_in_their_names_have_folders_of_their_own(run, corpus, texts, tmp_path):
+    names = ("news.2007.txt", "news.en.txt")
+    for name in names:
+        (tmp_path / name).write_text("\n".join(texts[:20]))
+    code, out, _ = run("encode", *names, "-o", "all", "--part", "0/2", "--json")
     assert (code, json.loads(out)["complete"]) == (0, False)
-    code, out, _ = run("encode", "news.2007.txt", "news.2008.txt", "-o", "all", "--part", "1/2", "--json")
+    code, out, _ = run("encode", *names, "-o", "all", "--part", "1/2", "--json")
     assert (code, json.loads(out)["complete"]) == (0, True)
-    assert Shards.open("all/news.2008").rows == 20
+    assert Shards.open("all/news-2007").rows == Shards.open("all/news-en").rows == 20
     with pytest.raises(InputError, match="for each text"):
         Shards.open("all")
 

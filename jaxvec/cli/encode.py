@@ -148,7 +148,7 @@ def _jobs(texts: list[str], output: Path, share: tuple[int, int]) -> list[tuple[
 
 
 def _outputs(texts: list[str], output: Path) -> list[Path]:
-    """A folder for each of several texts, named as it is, without its ending."""
+    """A folder for each of several texts, named as it is, without its ending; dots become dashes."""
     if "-" in texts:
         raise InputError(
             "several texts need names that differ, and standard input has none; encode it by itself"
@@ -157,7 +157,7 @@ def _outputs(texts: list[str], output: Path) -> list[Path]:
         raise InputError(f"{output}: several texts make a folder of folders; give the name of a new one")
     names: dict[str, str] = {}
     for text in texts:
-        name = _ENDING.sub("", Path(text).name).lstrip(".")
+        name = _ENDING.sub("", Path(text).name).strip(".").replace(".", "-")
         if not name or name in names:
             raise InputError(
                 f"{text}: its folder would be {name!r}{f', as that of {names[name]}' if name else ''}; several texts "
