@@ -100,7 +100,10 @@ def rounds(kills: int, verb: str, name: str, corpus: Path, model: str) -> dict[s
             else:
                 finished = True
             alone = [path.name for path in output.parent.iterdir()] == [name]
-            found["differed"] += not (finished and alone and digest(output) == expected)
+            if not (finished and alone and digest(output) == expected):
+                found["differed"] += 1
+                left = sorted(str(path.relative_to(output.parent)) for path in output.parent.rglob("*"))
+                print(f"{verb}, round {number}: ended well: {finished}, left: {left}", file=sys.stderr)
     return found
 
 

@@ -39,7 +39,7 @@ def moments_to_go_on_with(
 ) -> Moments:
     """`encoder.moments(sentences)`, which a later call with the same arguments goes on with after a kill.
 
-    The work is kept in a hidden folder beside `output`; call `forget_moments(output)` when the output is written.
+    The work is kept in a hidden folder beside `output`; `save_and_forget` writes the output and removes it.
     Arguments and errors are those of `jaxvec.encode_to`; with a share these are the moments of that share.
     """
     refuse_single_text(sentences)
@@ -81,6 +81,23 @@ def moments_to_go_on_with(
                 with suppress(OSError):  # others are at work in it
                     work.rmdir()
     return moments
+
+
+def save_and_forget(output: str | os.PathLike[str], save: Callable[[Path], Any]) -> None:
+    """Calls `save` with a folder among the kept work, gives that the name of `output`, and removes the rest.
+
+    A kill in between leaves nothing that the next call for this output does not find.
+    """
+    work = hidden_sibling(Path(output))
+    make_folder(work)
+    whole = work / "whole"
+    shutil.rmtree(whole, ignore_errors=True)
+    save(whole)
+    try:
+        os.replace(whole, os.path.realpath(output))
+    except OSError as error:
+        raise InputError(f"{output} cannot be written: {error.strerror}") from None
+    forget_moments(output)
 
 
 def forget_moments(output: str | os.PathLike[str]) -> None:

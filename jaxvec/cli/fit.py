@@ -92,9 +92,10 @@ def fit(
 
         initialize()
     from jaxvec.calibration import affine
+    from jaxvec.calibration.folder import META
     from jaxvec.calibration.shrinkage import check_shrinkage
     from jaxvec.parallel import merge_moments, share
-    from jaxvec.snapshot import forget_moments, moments_to_go_on_with
+    from jaxvec.snapshot import forget_moments, moments_to_go_on_with, save_and_forget
     from jaxvec.textfiles import read_sentences
     from jaxvec.vectorfiles import atomic_folder
 
@@ -148,6 +149,8 @@ def fit(
         }
         return flows.fit_flow(text, output, asked, load, column, errors, batch_tokens, as_json)
     sentences = read_sentences(text, column, errors)
+    if (output / META).exists():
+        forget_moments(output)  # a kill may have come just after the output had got its name
     atomic_folder(output)  # refuses a path that cannot be written before any work is done
     weights = None
     if pooling == "sif":
@@ -180,8 +183,7 @@ def fit(
         solve(moments, **asked), {"corpus": os.fsencode(text).decode(errors="replace")}
     )
     if share()[0] == 0:
-        calibrated.save(output)
-        forget_moments(output)
+        save_and_forget(output, calibrated.save)
     figures = calibrated.provenance["calibration"]
     print_result(
         as_json,
