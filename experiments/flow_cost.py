@@ -2,13 +2,14 @@
 
     python experiments/flow_cost.py [--peer FOLDER] [--steps] [--presets bert_flow glow]
 
-Steps: an epoch of 100 steps of the preset "bert_flow", compiled, with its last look at the watched vectors. The
-peer is UKPLab/pytorch-bertflow (commit 14cdc30) in the same configuration: goal 10 × faster. With --peer, a folder with its
-tflow_utils.py, its steps are timed here, with one torch thread and with all, of which the faster counts (needs torch);
-without, its milliseconds are those that the results hold, or those of another CPU of two cores, one torch thread. --steps leaves the seeds out. Seeds: `Flow.fit_many` with 8 seeds and eight `Flow.fit`, compiled, in
-turns, medians of 3: goal at most 1.1 × on a CPU; and how far apart the trained flows are, and their losses in the first
-100 steps: goal 1e-3 bits per dimension. Random vectors of a spectrum that falls like a sentence encoder's. Some 15 minutes on two CPU cores; writes
-results/flow_cost.json, one entry a JAX version.
+Steps: an epoch of 100 steps of the preset "bert_flow", compiled, with its last look at the watched vectors. The peer
+is UKPLab/pytorch-bertflow (commit 14cdc30) in the same configuration: goal 10 × faster. With --peer, a folder with
+its tflow_utils.py, its steps are timed here, with one torch thread and with all, of which the faster counts (needs
+torch); without, its milliseconds are those that the results hold, or those of another CPU of two cores, one torch
+thread. --steps leaves the seeds out. Seeds: `Flow.fit_many` with 8 seeds and eight `Flow.fit`, compiled, in turns,
+medians of 3: goal at most 1.1 × on a CPU; and how far apart the trained flows are, and their losses in the first 100
+steps: goal 1e-3 bits per dimension. Random vectors of a spectrum that falls like a sentence encoder's. Some 15
+minutes on two CPU cores; writes results/flow_cost.json, one entry a JAX version.
 """
 
 import argparse

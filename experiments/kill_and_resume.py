@@ -2,11 +2,11 @@
 
     python experiments/kill_and_resume.py [--kills 50] [--model FOLDER_OR_NAME] [--what encode-npy …]
 
-Every round starts from nothing: the command runs in a process of its own, is killed (SIGKILL) at a moment drawn uniformly
-from about the time an uninterrupted run takes, and is given again until it ends. Chunks hold 60 sentences instead of
-16,384, and a fit's snapshots are a tenth of a second apart, so that there are many of them to be killed in; the lengths of sentences repeat from chunk to chunk, so that few
-programs are compiled. Goal: every one of 50 rounds ends with the bytes of the uninterrupted run, and leaves nothing else
-behind.
+Every round starts from nothing: the command runs in a process of its own, is killed (SIGKILL) at a moment drawn
+uniformly from about the time an uninterrupted run takes, and is given again until it ends. Chunks hold 60 sentences
+instead of 16,384, and a fit's snapshots are a tenth of a second apart, so that there are many of them to be killed
+in; the lengths of sentences repeat from chunk to chunk, so that few programs are compiled. Goal: every one of 50
+rounds ends with the bytes of the uninterrupted run, and leaves nothing else behind.
 
 Prints one JSON object: rounds, how many were killed before their end, how many went on from finished work, and how many
 differed (exit code 1 if any did).
