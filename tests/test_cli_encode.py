@@ -118,6 +118,23 @@ def test_what_no_corpus_could_be_fitted_with_is_refused_before_it_is_encoded(run
         assert (code, said in error) == (2, True), error
 
 
+def test_a_fit_that_is_killed_at_its_very_end_leaves_nothing_behind(run, corpus, tmp_path, monkeypatch):
+    from jaxvec import snapshot
+
+    def killed(output):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshot, "forget_moments", killed)
+        with pytest.raises(KeyboardInterrupt):
+            snapshot.save_and_forget(
+                tmp_path / "w", lambda folder: folder.mkdir() or (folder / "jaxvec.json").touch()
+            )
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".w.unfinished", corpus.name, "w"]
+    assert run("fit", "standardize", corpus, "-o", "w")[0] == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == [corpus.name, "w"]
+
+
 def test_files_with_dots_in_their_names_have_folders_of_their_own(run, corpus, texts, tmp_path):
     names = ("news.2007.txt", "news.en.txt")
     for name in names:
