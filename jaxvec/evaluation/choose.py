@@ -23,6 +23,10 @@ NARROW_CONE = 0.25  # mean cosine from which on vectors are calibrated at all
 CLEARLY = 1.1  # times the score of embedding and last; less is within what another sample would change
 HALVED = 800  # sentences that are cut in halves; each is sought among all the others
 FEWEST = 50
+# Of n vectors, k of whose directions vary alike, the least variance found is (1 − √(k/n))² of the true one (Marchenko and
+# Pastur, 1967): at n = 4k a quarter. With fewer, whitening stretches what the sample happens to lack, until at n ≤ k all
+# of its vectors are equally far apart.
+VECTORS_A_WIDTH = 4
 _WORD = re.compile(r"\S+")
 
 Vectors = Float[Array | np.ndarray, "n d"]
@@ -70,15 +74,21 @@ def candidate_layers(num_layers: int) -> list[tuple[int, ...]]:
     )
 
 
-def candidate_calibrations(rank: int) -> list[str]:
-    """Raw, standardised, 1, 3 or 5 components removed, and whitened to several widths below the rank.
+def candidate_calibrations(rank: int, count: int | None = None) -> list[str]:
+    """Raw, standardised, 1, 3 or 5 components removed, and whitened to several widths up to the rank.
 
-    >>> candidate_calibrations(200)[-3:]
-    ['whitening', 'whitening:128', 'whitening:64']
+    Args:
+        rank: directions in which the vectors vary.
+        count: vectors to fit on; whitening is left out at widths above a quarter of it. None leaves nothing out.
+
+    >>> candidate_calibrations(200)[-3:], candidate_calibrations(200, 700)[-2:]
+    (['whitening', 'whitening:128', 'whitening:64'], ['whitening:128', 'whitening:64'])
     """
-    narrower = [f"whitening:{k}" for k in (512, 256, 128, 64) if k < rank]
     removed = [f"remove-components:{k}" for k in (1, 3, 5) if k < rank]
-    return [RAW, "standardize", *removed, "whitening", *narrower]
+    widths = [rank, *(k for k in (512, 256, 128, 64) if k < rank)]
+    supported = [k for k in widths if count is None or k * VECTORS_A_WIDTH <= count]
+    whitened = ["whitening" if k == rank else f"whitening:{k}" for k in supported]
+    return [RAW, "standardize", *removed, *whitened]
 
 
 def halves(sentence: str) -> tuple[str, str, str, str] | None:
@@ -115,7 +125,8 @@ def choose(
        far from the best, are taken unless another candidate scores `CLEARLY` higher.
     2. Where raw vectors of these layers have a mean cosine below `NARROW_CONE`, they stay raw: without a cone
        there is nothing to open, and calibrations cost more than they give.
-    3. Else the calibration is taken for which the product of two figures is highest: how well odd and even words
+    3. Else, of the calibrations that so many vectors can support (whitening needs 4 of them a dimension), the one is
+       taken for which the product of two figures is highest: how well odd and even words
        find each other, and the root of the kurtosis of all pairs' cosines, which is large where most pairs are
        clearly unrelated and a few stand out.
 
@@ -204,7 +215,7 @@ def choose_encoded(encoded: EncodedTexts, choices: Sequence[Choice], texts: Corp
     scores, dims = {}, {}
     variances = spectrum(sample.moments)
     rank = int((variances > RTOL * variances[0]).sum())
-    for name in candidate_calibrations(rank) if cone >= NARROW_CONE else [RAW]:
+    for name in candidate_calibrations(rank, len(vectors)) if cone >= NARROW_CONE else [RAW]:
         fitted = parse_correction(name).fit(sample)
         few = vectors[::step] if fitted is None else np.asarray(fitted(vectors[::step]))
         scores[name] = reciprocal_rank(best, fitted, alternating) * cosine_kurtosis(few) ** 0.5

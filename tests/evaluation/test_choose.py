@@ -11,11 +11,13 @@ from jaxvec.evaluation.choose import (
     candidate_calibrations,
     candidate_layers,
     choose,
+    choose_encoded,
     cosine_kurtosis,
     halves,
     mutual_rank,
 )
 from jaxvec.evaluation.corrections import parse_correction
+from jaxvec.evaluation.encoding import EncodedTexts
 
 
 def test_halves_hold_every_word_once():
@@ -90,6 +92,26 @@ def test_a_layer_whose_vectors_are_all_equal_is_worth_nothing(bert_folder, texts
     assert found.layer_scores["0"] == pytest.approx(1 / halved)
     assert min(found.layer_scores, key=found.layer_scores.get) == "0"
     assert found.layers != (0,)
+
+
+def test_whitening_is_no_candidate_at_widths_that_so_few_vectors_cannot_support():
+    """As many vectors as dimensions, whitened, are all equally far apart: halves find each other, and nothing else does."""
+
+    class Cone(EncodedTexts):
+        def __init__(self):
+            pass
+
+        def vectors(self, choice, texts):
+            seeds = ([len(text), *text.encode()] for text in texts)
+            return np.stack([1 + np.random.default_rng(seed).normal(size=256) for seed in seeds]).astype("f4")
+
+    for count, widest in ((255, 0), (260, 64), (700, 128), (1100, 256)):
+        texts = CorpusTexts.of([f"this is sentence number {i}" for i in range(count)])
+        found = choose_encoded(Cone(), [("mean", (0,))], texts)
+        assert found.mean_cosine > NARROW_CONE
+        whitened = [name for name in found.calibration_scores if name.startswith("whitening")]
+        assert max((int(name.partition(":")[2] or 256) for name in whitened), default=0) == widest
+        assert len(found.calibration_scores) == 5 + len(whitened)
 
 
 def test_at_most_so_many_sentences_are_halved_and_each_once():
