@@ -12,6 +12,8 @@ import numpy as np
 
 from jaxvec.errors import InputError
 
+_AT_A_TIME = 1_024  # texts
+
 
 @dataclass(frozen=True)
 class TokenIds:
@@ -43,6 +45,14 @@ class TokenIds:
         np.cumsum([len(s) for s in sentences], out=offsets[1:])
         values = np.fromiter((i for s in sentences for i in s), np.int32, int(offsets[-1]))
         return cls(values, offsets)
+
+    @classmethod
+    def join(cls, parts: Sequence["TokenIds"]) -> "TokenIds":
+        """Those of all the parts, one after another."""
+        offsets = np.zeros(1 + sum(len(part.offsets) - 1 for part in parts), np.int64)
+        np.cumsum(np.concatenate([part.lengths for part in parts]), out=offsets[1:])
+        values = np.concatenate([part.values for part in parts])
+        return cls(values, offsets, sum(part.truncated for part in parts))
 
 
 class Tokenizer:
@@ -103,6 +113,15 @@ class Tokenizer:
         """
         if not all(isinstance(s, str) for s in sentences):
             refuse_bad_rows(sentences, first_row)  # before the library takes a tuple for a pair of sentences
+        # A few at a time: the library's objects take some hundred times the room of the ids.
+        return TokenIds.join(
+            [
+                self._encode(sentences[start : start + _AT_A_TIME], first_row + start)
+                for start in range(0, max(1, len(sentences)), _AT_A_TIME)
+            ]
+        )
+
+    def _encode(self, sentences: Sequence[str], first_row: int) -> TokenIds:
         texts = [s.lower() for s in sentences] if self.lower_case else list(sentences)
         try:
             encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
@@ -126,8 +145,8 @@ class Tokenizer:
                 f"row {first_row + empty[0]} is blank, and this model's tokenizer adds no special tokens that could "
                 "stand for it; leave it out"
             )
-        joined = TokenIds.of(ids)
-        return TokenIds(joined.values, joined.offsets, truncated)
+        found = TokenIds.of(ids)
+        return TokenIds(found.values, found.offsets, truncated)
 
 
 def _load_backend(folder: Path) -> Any:
