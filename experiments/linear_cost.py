@@ -5,9 +5,7 @@
 A random BERT of 1 block × 32 stands for the model, so that everything around it, which is what could grow, weighs
 most. Sentences are made as they are asked for; vectors go to one .npy file. Every run is a process of its own, small
 and large ones in turns, after one of each that fills the compilation cache; medians are compared. Goals: time per
-sentence within 20 %, peak memory within 10 %. The peak is bounded, but the heap reaches its plateau after some
-200,000 sentences only: most of what 1,000,000 take more. Takes 5 to 10 minutes on 2 cores; writes
-results/linear_cost.json.
+sentence within 20 %, peak memory within 10 %. Takes 3 to 10 minutes on 2 cores; writes results/linear_cost.json.
 """
 
 import argparse

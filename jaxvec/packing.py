@@ -16,6 +16,7 @@ from jaxvec.errors import InputError
 from jaxvec.tokens import TokenIds
 
 _LONGEST_SHORT_ROW = 64
+_FEWEST_SLOTS = 8
 _WORTH_A_LENGTH = (
     100_000  # tokens from which on a row length of their own saves more than its compilation costs
 )
@@ -127,13 +128,15 @@ def pack(ids: TokenIds, batch_tokens: int = 2048, row_multiple: int = 1) -> Pack
         return Packing([], [], 0, 0)
     if lengths.min() < 1:
         raise InputError(f"sentence {int(lengths.argmin())} has no tokens; every sentence needs at least one")
-    row_length, row, start, slot = best_fit(lengths, choose_ladder(lengths))
+    ladder = choose_ladder(lengths)
+    row_length, row, start, slot = best_fit(lengths, ladder)
+    capacity = row_slots(lengths, ladder)
     batches, indices = [], []
     for length in sorted(set(row_length.tolist()), reverse=True):
         members = np.flatnonzero(row_length == length)
         rows = int(row[members].max()) + 1
         heights = _batch_heights(rows, length, batch_tokens, row_multiple)
-        slots = max(length // 8, 1 << int(slot[members].max()).bit_length())
+        slots = capacity[length]
         filled = _fill_rows(ids, members, row, start, slot, (sum(heights), length), slots)
         for end, height in zip(accumulate(heights), heights, strict=True):
             part = slice(end - height, end)
@@ -148,9 +151,11 @@ def best_fit(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Places every sentence: its row's length, the row's number among those, its first column and its slot.
 
-    Best-fit decreasing over rows of several lengths; ties keep the input's order. Open rows are kept by the
-    space left in them, and a bit set over those spaces finds the tightest in constant time.
+    Best-fit decreasing over rows of several lengths, each closed when its slots are taken; ties keep the input's
+    order. Open rows are kept by the space left in them, and a bit set over those spaces finds the tightest in constant
+    time.
     """
+    capacity = row_slots(lengths, ladder)
     row_length, row, start, slot = np.empty((4, len(lengths)), np.int64)
     open_rows: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     spaces, rows_of = 0, dict.fromkeys(ladder, 0)
@@ -168,10 +173,30 @@ def best_fit(
             rows_of[length] += 1
         row_length[sentence], row[sentence] = length, number
         start[sentence], slot[sentence] = length - space, used
-        if left := space - size:
+        if (left := space - size) and used + 1 < capacity[length]:
             open_rows[left].append((length, number, used + 1))
             spaces |= 1 << left
     return row_length, row, start, slot
+
+
+def row_slots(lengths: np.ndarray, ladder: Sequence[int]) -> dict[int, int]:
+    """How many sentences a row of each length can hold: as many as fit of the shortest fifth, or some more.
+
+    Few distinct numbers, so that the chunks of a corpus agree on them. The shortest sentences come last and fill rows of
+    the shortest kind; the others hold one per 8 tokens at most.
+
+    >>> row_slots(np.array([30, 100, 500] * 9), [64, 512]), row_slots(np.array([7] * 99), [64])
+    ({64: 8, 512: 64}, {64: 16})
+    """
+    shortest = np.partition(lengths, fifth := len(lengths) // 5)[: fifth + 1].mean()
+    slots = {}
+    for length in ladder:
+        wanted = min(len(lengths), length / shortest)
+        choices = (min(_FEWEST_SLOTS, length // 8), length // 8, length // 4, length // 2)
+        slots[length] = next((most for most in choices if most >= wanted), length)
+        if length > min(ladder):
+            slots[length] = min(slots[length], length // 8)
+    return slots
 
 
 def choose_ladder(lengths: np.ndarray) -> tuple[int, ...]:
@@ -227,17 +252,16 @@ def common_shapes(longest: int, batch_tokens: int, row_multiple: int = 1) -> lis
     """(rows, length, slots) of the batches that most corpora and calls give, for sentences up to `longest` tokens.
 
     >>> common_shapes(100, batch_tokens=256)
-    [(1, 64, 8), (4, 64, 8), (1, 64, 16), (4, 64, 16), (1, 128, 16), (2, 128, 16)]
+    [(1, 64, 8), (4, 64, 8), (1, 64, 16), (4, 64, 16), (1, 128, 8), (2, 128, 8), (1, 128, 16), (2, 128, 16)]
     """
     top = max(_LONGEST_SHORT_ROW, 1 << (longest - 1).bit_length())
     lengths = [_LONGEST_SHORT_ROW << power for power in range((top // _LONGEST_SHORT_ROW).bit_length())]
     shapes = []
     for length in lengths:
         full, _, small = _heights(length, batch_tokens, row_multiple)
-        slots = (
-            (8, 16) if length == _LONGEST_SHORT_ROW else (length // 8,)
-        )  # very short sentences fill short rows
-        shapes += [(rows, length, most) for most in slots for rows in sorted({full, *small})]
+        # Very short sentences fill short rows.
+        slots = {_FEWEST_SLOTS, length // (4 if length == _LONGEST_SHORT_ROW else 8)}
+        shapes += [(rows, length, most) for most in sorted(slots) for rows in sorted({full, *small})]
     return shapes
 
 
