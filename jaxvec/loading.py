@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxvec.calibration.calibration import rebuild
 from jaxvec.calibration.folder import is_calibration, read_calibration, write_calibration
-from jaxvec.errors import InputError
+from jaxvec.errors import InputError, is_whole
 from jaxvec.interchange.sentence_transformers import FolderModules, read_dense, read_modules
 from jaxvec.models.checkpoint import cast_params, fingerprint, load_checkpoint
 from jaxvec.models.config import EncoderConfig
@@ -75,11 +75,7 @@ def load_model(
 def load_tokenizer(modules: FolderModules, config: EncoderConfig, max_length: int | None = None) -> Tokenizer:
     """The model's tokenizer, which keeps as many tokens as asked, else as the folder says and the model allows."""
     limit = config.max_length
-    if max_length is not None and (
-        isinstance(max_length, bool)
-        or not isinstance(max_length, int | np.integer)
-        or not 0 < max_length <= limit
-    ):
+    if max_length is not None and not (is_whole(max_length, 1) and max_length <= limit):
         raise InputError(f"max_length is {max_length!r}; this model's position table allows 1 to {limit}")
     return Tokenizer(
         modules.encoder, int(max_length or min(modules.max_length or limit, limit)), modules.lower_case

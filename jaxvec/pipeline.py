@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from jaxvec.errors import InputError
+from jaxvec.errors import InputError, is_whole
 from jaxvec.packing import PackedBatch, Packing, common_shapes, pack
 from jaxvec.tokens import Tokenizer
 
@@ -32,8 +32,7 @@ def check_batch_tokens(asked: Any) -> int | None:
     """`asked`, if it is None or can be the number of tokens of a batch."""
     if asked is None:
         return None
-    whole = isinstance(asked, int | np.integer) and not isinstance(asked, bool)
-    if not whole or not 0 < asked <= _MOST_BATCH_TOKENS:
+    if not is_whole(asked, 1) or asked > _MOST_BATCH_TOKENS:
         raise InputError(
             f"batch_tokens is {asked!r}; expected a positive number of tokens, at most {_MOST_BATCH_TOKENS:,}"
         )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxvec.errors import InputError
+from jaxvec.errors import InputError, is_whole
 
 POOLINGS = ("cls", "mean", "max", "pooler", "sif")
 _NAMED_LAYERS = {"last": (-1,), "last_two": (-2, -1), "first_last": (1, -1), "embedding_last": (0, -1)}
@@ -29,8 +29,8 @@ def resolve_layers(layers: str | int | Sequence[int], num_layers: int) -> tuple[
             )
         layers = _NAMED_LAYERS[layers]
     asked = tuple(layers) if isinstance(layers, (tuple, list, range, np.ndarray)) else (layers,)
-    whole = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in asked)
-    if not asked or not whole or not all(-num_layers - 1 <= n <= num_layers for n in asked):
+    known = all(is_whole(n, -num_layers - 1) and n <= num_layers for n in asked)
+    if not asked or not known:
         raise InputError(
             f"layers is {asked}; this model's hidden states are 0 (embedding) to {num_layers}, or −1 to {-num_layers - 1}"
         )

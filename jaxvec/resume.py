@@ -89,7 +89,7 @@ def encode_to(
     check_batch_tokens(batch_tokens)
     check_share(share)
     sink = open_sink(output, encoder.dim, form)
-    if share[1] > 1 and not isinstance(sink, PartsFolder):
+    if share[1] > 1 and type(sink) is not PartsFolder:
         raise InputError(f"{output}: several processes write a folder of parts; give a name without suffix")
     if share[1] > 1 and restart:
         raise InputError(f"{output}: several processes share it, so none may throw it away; remove it first")

@@ -173,18 +173,12 @@ class NpyFile:
             raise InputError(f"{self.path} cannot be written: {error.strerror}") from error
 
 
-@dataclass
-class ParquetFile:
+class ParquetFile(PartsFolder):
     """One .parquet file: a Parquet file cannot grow after its footer, so chunks are parts until the end."""
 
-    path: Path
-    dim: int
-    suffix = ".parquet"
-
-    def __post_init__(self) -> None:
-        self.work = hidden_sibling(self.path)
-        parts = PartsFolder(self.work, self.dim, self.suffix)
-        self.begin, self.open, self.write, self.close = parts.begin, parts.open, parts.write, parts.close
+    def __init__(self, path: Path, dim: int):
+        super().__init__(hidden_sibling(path), dim, ".parquet")
+        self.path = path
 
     def discard(self) -> None:
         shutil.rmtree(self.work, ignore_errors=True)

@@ -13,7 +13,7 @@ from jaxvec.calibration.fit_record import FitRecord
 from jaxvec.calibration.moments import Moments
 from jaxvec.calibration.shrinkage import shrinkage_intensity
 from jaxvec.calibration.solvers import choose_solver, eigendecomposition
-from jaxvec.errors import InputError
+from jaxvec.errors import InputError, is_whole
 
 RTOL = 1e-6  # between a direction a LayerNorm output lacks (1e-16) and the smallest it has (1e-5)
 
@@ -111,14 +111,10 @@ def check_options(
         raise InputError(f"power is {power!r}; expected 0 (rotation only) to 1 (whitening)")
     if not 0 <= rtol < 1:
         raise InputError(f"rtol is {rtol!r}; expected a share of the largest variance, from 0 to below 1")
-    if dim is not None and not (_whole(dim) and 1 <= dim <= width):
+    if dim is not None and not (is_whole(dim, 1) and dim <= width):
         raise InputError(f"dim is {dim!r}; expected 1 … {width}, or None for all directions")
-    if not (_whole(k) and 1 <= k < max(width, 2)):
+    if not (is_whole(k, 1) and k < max(width, 2)):
         raise InputError(f"k is {k!r}; expected 1 … {width - 1} of {width} directions")
-
-
-def _whole(number: Any) -> bool:
-    return isinstance(number, int | np.integer) and not isinstance(number, bool)
 
 
 def pca(moments: Moments, dim: int | None = None, solver: str | None = None, rtol: float = RTOL) -> Affine:

@@ -20,7 +20,7 @@ from jaxvec.calibration.blocks import (
     fixed_blocks,
 )
 from jaxvec.calibration.twofloat import TwoFloat, column_roots, root_of_squares, two_sum
-from jaxvec.errors import InputError
+from jaxvec.errors import InputError, is_whole
 
 HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -63,7 +63,7 @@ class Moments:
     @classmethod
     def empty(cls, dim: int) -> "Moments":
         """Moments of no vectors of `dim` coordinates: the neutral element of `merge`."""
-        if isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 1:
+        if not is_whole(dim, 1):
             raise InputError(f"dim is {dim!r}; expected the number of coordinates of a vector, 1 or more")
 
         def zeros(*shape: int) -> TwoFloat:

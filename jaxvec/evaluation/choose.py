@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -17,7 +16,7 @@ from jaxvec.errors import InputError
 from jaxvec.evaluation.corrections import RAW, Sample, parse_correction
 from jaxvec.evaluation.encoding import Choice, EncodedTexts, make_choice
 from jaxvec.evaluation.isotropy import mean_cosine, spectrum
-from jaxvec.pooling import normalize
+from jaxvec.evaluation.pairwise import unit_rows
 
 NARROW_CONE = 0.25  # mean cosine from which on vectors are calibrated at all
 CLEARLY = 1.1  # times the score of embedding and last; less is within what another sample would change
@@ -209,7 +208,7 @@ def choose_encoded(encoded: EncodedTexts, choices: Sequence[Choice], texts: Corp
     if usual in layer_scores and layer_scores[best] < CLEARLY * layer_scores[usual]:
         best = usual
     vectors = encoded.vectors(best, texts.sentences)
-    cone = mean_cosine(Moments.of(_unit(vectors)))
+    cone = mean_cosine(Moments.of(unit_rows(vectors)))
     sample = Sample(vectors)
     step = max(1, len(vectors) // HALVED)
     scores, dims = {}, {}
@@ -237,7 +236,7 @@ def mutual_rank(first: Vectors, second: Vectors) -> float:
     >>> round(mutual_rank(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32)), 6)
     1.0
     """
-    cosines = _unit(first) @ _unit(second).T
+    cosines = unit_rows(first) @ unit_rows(second).T
     own = np.diag(cosines)
     # Ties count as if the own half came last: equal vectors find nothing.
     ranks = (cosines >= own[:, None]).sum(1), (cosines >= own[None, :]).sum(0)
@@ -251,7 +250,7 @@ def cosine_kurtosis(vectors: Vectors) -> float:
     >>> round(cosine_kurtosis(x))
     3
     """
-    unit = _unit(vectors)
+    unit = unit_rows(vectors)
     cosines = (unit @ unit.T)[np.triu_indices(len(unit), 1)].astype(np.float64)
     deviations = cosines - cosines.mean()
     variance = np.mean(deviations**2)
@@ -262,7 +261,3 @@ def _centred(calibration: Any, vectors: np.ndarray) -> np.ndarray:
     """Halves have a mean of their own, a beginning another than an end; without this a calibration shows that."""
     calibrated = vectors if calibration is None else np.asarray(calibration(vectors))
     return calibrated - calibrated.mean(axis=0)
-
-
-def _unit(vectors: Vectors) -> np.ndarray:
-    return np.asarray(normalize(jnp.asarray(vectors, jnp.float32)))

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Real
 
 from jaxvec.errors import InputError
 from jaxvec.evaluation.metrics import spearman
-from jaxvec.pooling import normalize
+from jaxvec.evaluation.pairwise import unit_rows
 from jaxvec.vectorfiles import atomic_write_bytes, check_target
 
 Vectors = Float[Array | np.ndarray, "n d"]
@@ -102,13 +101,13 @@ def draw_cosines(axis: Any, vectors: Mapping[str, Float[np.ndarray, "..."]]) -> 
 
 def all_cosines(vectors: Vectors) -> Float[np.ndarray, " pairs"]:
     """Cosines of all pairs i < j, float32 [n(n − 1)/2]: for samples of a few thousand rows."""
-    unit = np.asarray(normalize(jnp.asarray(vectors, jnp.float32)))
+    unit = unit_rows(vectors)
     return (unit @ unit.T)[np.triu_indices(len(unit), 1)]
 
 
 def pca_map(vectors: Vectors) -> Float[np.ndarray, "n 2"]:
     """The rows at unit length, projected on their two leading principal components."""
-    unit = np.asarray(normalize(jnp.asarray(vectors, jnp.float32)))
+    unit = unit_rows(vectors)
     centred = unit - unit.mean(axis=0)
     return centred @ np.linalg.eigh(centred.T @ centred)[1][:, :-3:-1]
 
@@ -128,7 +127,7 @@ def tsne_map(vectors: Vectors, seed: int = 0) -> Float[np.ndarray, "n 2"]:
         raise InputError("a t-SNE map needs scikit-learn: pip install 'jaxvec[plot]'") from None
     if len(vectors) < 5:
         raise InputError(f"a t-SNE map needs 5 vectors or more; {len(vectors)} came")
-    unit = np.asarray(normalize(jnp.asarray(vectors, jnp.float32)))
+    unit = unit_rows(vectors)
     perplexity = min(30, (len(unit) - 1) / 3)
     model = TSNE(metric="cosine", perplexity=perplexity, init="random", random_state=seed)
     # Its short parallel loops cost far more than they save where another program uses the cores.

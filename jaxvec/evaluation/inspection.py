@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -19,8 +18,7 @@ from jaxvec.evaluation.encoding import EncodedTexts, make_choice
 from jaxvec.evaluation.frequency import FrequencyBand, frequency_bands, token_counts, word_embeddings
 from jaxvec.evaluation.isotropy import Isotropy, measure_isotropy
 from jaxvec.evaluation.metrics import spearman
-from jaxvec.evaluation.pairwise import alignment
-from jaxvec.pooling import normalize
+from jaxvec.evaluation.pairwise import alignment, unit_rows
 
 SAMPLE = 4_000
 _NEAREST = 1_000  # sentences whose most similar other one is compared with it as a string
@@ -232,7 +230,7 @@ def edit_correlation(sentences: Sequence[str], vectors: Float[np.ndarray, "n d"]
 
     Reference: after B. Li et al., EMNLP 2020, arXiv:2011.05864, Table 6, who take pairs that were scored.
     """
-    unit = np.asarray(normalize(jnp.asarray(vectors, jnp.float32)))
+    unit = unit_rows(vectors)
     cosines = unit @ unit.T
     np.fill_diagonal(cosines, -np.inf)
     others = [sentences[row] for row in cosines.argmax(axis=1)]

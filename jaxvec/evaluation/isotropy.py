@@ -11,8 +11,7 @@ from jaxtyping import Array, Float
 from jaxvec.calibration.blocks import as_rows, fixed_blocks
 from jaxvec.calibration.moments import Moments
 from jaxvec.errors import InputError
-from jaxvec.evaluation.pairwise import uniformity
-from jaxvec.pooling import normalize
+from jaxvec.evaluation.pairwise import uniformity, unit_rows
 
 HIGHEST = jax.lax.Precision.HIGHEST
 Vectors = Float[Array | np.ndarray, "n d"]
@@ -65,7 +64,7 @@ def measure_isotropy(vectors: Vectors) -> Isotropy:
     """
     moments = Moments.of(vectors)
     _at_least_two(moments)
-    unit = np.asarray(normalize(jnp.asarray(vectors, jnp.float32)))
+    unit = unit_rows(vectors)
     unit_moments = Moments.of(unit)
     return Isotropy(
         count=moments.count,

@@ -15,6 +15,11 @@ HIGHEST = jax.lax.Precision.HIGHEST
 Vectors = Float[Array | np.ndarray, "n d"]
 
 
+def unit_rows(vectors: Vectors) -> Float[np.ndarray, "n d"]:
+    """float32 on the host, each row divided by its length; zero rows stay zero."""
+    return np.asarray(normalize(jnp.asarray(vectors, jnp.float32)))
+
+
 def alignment(
     first: Float[Array | np.ndarray, "n d"], second: Float[Array | np.ndarray, "m d"], alpha: float = 2.0
 ) -> float:
@@ -38,7 +43,7 @@ def alignment(
     """
     if first.shape != second.shape or not len(first):
         raise InputError(f"alignment needs pairs; got vectors of shapes {first.shape} and {second.shape}")
-    u, v = (np.asarray(normalize(jnp.asarray(x, jnp.float32))) for x in (first, second))
+    u, v = unit_rows(first), unit_rows(second)
     return float(np.mean(np.linalg.norm(u - v, axis=1).astype(np.float64) ** alpha))
 
 
@@ -64,7 +69,7 @@ def uniformity(vectors: Vectors, t: float = 2.0) -> float:
     n = len(vectors)
     if n < 2:
         raise InputError(f"uniformity is a property of 2 or more vectors; {n} came")
-    unit = np.asarray(normalize(jnp.asarray(vectors, jnp.float32)))
+    unit = unit_rows(vectors)
     blocks = -(-n // BLOCK)
     padded = np.zeros((blocks * BLOCK, unit.shape[1]), np.float32)
     padded[:n] = unit

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxvec.errors import InputError
+from jaxvec.errors import InputError, is_whole
 from jaxvec.pipeline import local_rows
 from jaxvec.search.storage import Rows, check_rows, finite
 
@@ -71,10 +71,10 @@ def k_means(vectors: Rows, k: int, *, seed: int = 0, passes: int = 50, tolerance
     n = vectors.shape[0]
     if not n:
         raise InputError("there are no vectors to group")
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= n:
+    if not is_whole(k, 1) or k > n:
         raise InputError(f"k is {k!r}; expected a number of clusters from 1 to {n}, the number of vectors")
     for name, value, least in (("seed", seed, 0), ("passes", passes, 1)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        if not is_whole(value, least):
             raise InputError(f"{name} is {value!r}; expected a whole number, {least} or more")
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.choice(n, min(n, SAMPLE * k), replace=False))

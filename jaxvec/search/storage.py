@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
-from jaxvec.errors import InputError
+from jaxvec.errors import InputError, is_whole
 
 BLOCK = 65_536  # rows coded at a time
 STORAGE = ("float32", "bfloat16", "int8")
@@ -46,7 +46,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
 def check_count(k: Any) -> None:
     """Refuses a k that is not a whole number of at least 1."""
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+    if not is_whole(k, 1):
         raise InputError(f"k is {k!r}; expected a whole number of at least 1")
 
 

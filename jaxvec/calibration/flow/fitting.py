@@ -21,7 +21,7 @@ from jaxvec.calibration.flow.glow import GlowConfig
 from jaxvec.calibration.flow.recipe import Recipe
 from jaxvec.calibration.flow.start import Spectrum, starting_arrays
 from jaxvec.calibration.flow.training import Data, Losses, State, first_state, train_round
-from jaxvec.errors import InputError
+from jaxvec.errors import InputError, is_whole
 
 DIVERGED = (
     20.0  # bits per dimension above the start; a Gaussian's scale would be off by a factor of a million
@@ -195,8 +195,8 @@ def checked_seeds(seeds: Any) -> list[int]:
         InputError: none, something else, one below 0 or above 2³¹ − 1, or one twice.
     """
     listed = list(seeds) if isinstance(seeds, Iterable) else []
-    whole = all(isinstance(seed, int | np.integer) and not isinstance(seed, bool) for seed in listed)
-    if not listed or not whole or any(not 0 <= s < 2**31 for s in listed) or len(set(listed)) < len(listed):
+    known = all(is_whole(seed, 0) and seed < 2**31 for seed in listed)
+    if not listed or not known or len(set(listed)) < len(listed):
         raise InputError(
             f"seeds are {listed or seeds!r}; expected different whole numbers from 0 to 2³¹ − 1, such as range(5)"
         )

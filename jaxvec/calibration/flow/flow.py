@@ -17,7 +17,7 @@ from jaxvec.calibration.flow.arrays import glow_of
 from jaxvec.calibration.flow.fitting import train
 from jaxvec.calibration.flow.glow import GlowConfig, log_density
 from jaxvec.calibration.flow.recipe import configure
-from jaxvec.errors import InputError
+from jaxvec.errors import InputError, is_whole
 
 
 @partial(
@@ -162,7 +162,7 @@ class Flow:
 
     def sample(self, key: Array, count: int) -> Float[Array, "count d"]:
         """Vectors drawn from the density, float32."""
-        if not isinstance(count, int | np.integer) or count < 0:
+        if not is_whole(count, 0):
             raise InputError(f"count is {count!r}; expected a whole number, 0 or more")
         return self.inverse(jax.random.normal(key, (count, self.dim)))
 

@@ -13,7 +13,7 @@ from jaxvec.calibration.flow.actnorm import ActNorm
 from jaxvec.calibration.flow.coupling import AdditiveCoupling, AffineCoupling
 from jaxvec.calibration.flow.levels import Split, Squeeze
 from jaxvec.calibration.flow.linear import DenseMatrix, LUMatrix, Permutation, Reversal
-from jaxvec.errors import InputError
+from jaxvec.errors import InputError, is_whole
 
 COUPLINGS = {"additive": AdditiveCoupling, "affine": AffineCoupling}
 PERMUTATIONS = {"lu": LUMatrix, "dense": DenseMatrix, "reversal": Reversal, "random": Permutation}
@@ -44,7 +44,7 @@ class GlowConfig:
     def __post_init__(self) -> None:
         for name in ("levels", "depth", "hidden"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            if not is_whole(value, 1):
                 raise InputError(f"{name} is {value!r}; expected a whole number, 1 or more")
         for name, known in (("coupling", COUPLINGS), ("permutation", PERMUTATIONS)):
             if getattr(self, name) not in tuple(known):

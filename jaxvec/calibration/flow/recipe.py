@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from jaxvec.calibration.flow.glow import GlowConfig
-from jaxvec.errors import InputError
+from jaxvec.errors import InputError, is_whole
 
 Schedule = Callable[[Any], Any]
 
@@ -62,7 +62,7 @@ class Recipe:
                 raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(known)}")
         for name in ("init_rows", "epochs", "batch_size", "patience"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            if not is_whole(value, 1):
                 raise InputError(f"{name} is {value!r}; expected a whole number, 1 or more")
         for name, most in _RANGES.items():
             value = getattr(self, name)
