@@ -86,8 +86,8 @@ class SentenceEncoder:
                 embedding output, 1 the first block, −1 the last), which are averaged before pooling; None
                 takes the folder's own (a folder written by `save` has some), else "last".
             dtype: what the large products are computed in: "float32", "bfloat16", or "auto": bfloat16 on GPUs, TPUs and
-                CPUs with AMX or AVX-512 bfloat16 instructions, else float32. Parameters that only add stay float32,
-                and vectors leave as float32.
+                the CPUs that multiply it faster (Intel's with AMX, AMD's with avx512_bf16), else float32. Parameters
+                that only add stay float32, and vectors leave as float32.
             max_length: tokens of a sentence, special ones included; None takes the sentence-transformers file's,
                 else what the position table allows. Longer sentences are cut, with one warning.
             token_weights: float [vocabulary], for "sif" pooling: `jaxvec.sif_weights(corpus)`.
@@ -343,7 +343,7 @@ class SentenceEncoder:
 
     @cached_property
     def _pipelines(self) -> Callable[[bool], Pipeline]:
-        # Without bfloat16 units its products are emulated, at half the speed of float32: there only weights are bfloat16.
+        # Elsewhere its products are emulated, at half the speed of float32: there only weights are bfloat16.
         dtype = self.dtype if multiplies_bfloat16() else "float32"
         return cache(
             lambda normalizes: Pipeline(
