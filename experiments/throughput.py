@@ -39,6 +39,7 @@ RESULTS = Path(__file__).parent / "results"
 NOTES = RESULTS / "throughput_notes.md"  # what explains the figures; ends every page
 PACKAGES = ("jaxvec", "jax", "torch", "sentence-transformers", "onnxruntime", "openvino", "numpy")
 LONG = 510  # tokens, without the two special ones
+UNITS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 SAMPLE, TOO_SLOW, SAME = 64, 4, 0.999
 GPU_SYSTEMS = ("jaxvec bfloat16", "sentence-transformers bfloat16")
 
@@ -115,6 +116,17 @@ def work(pipe: Any, system: str, folder: Path, scratch: Path) -> None:
         seconds = time.perf_counter() - started
         pipe.send((seconds, vectors if wanted else None, peak_mb(), list(compiled)))
         compiled.clear()
+
+
+def processor() -> str:
+    """What the CPU is, and which of its instructions decide how fast float32 and bfloat16 products are."""
+    file = Path("/proc/cpuinfo")
+    if not file.exists():
+        return platform.processor() or platform.machine()
+    lines = [line.partition(":") for line in file.read_text().splitlines()]
+    about = {name.strip(): value.strip() for name, _, value in lines}
+    found = [unit for unit in UNITS if unit in about.get("flags", "").split()]
+    return f"{about.get('model name', platform.machine())} ({', '.join(found)})"
 
 
 def peak_mb() -> float:
@@ -299,7 +311,7 @@ def main() -> None:
     asked = parser.parse_args()
     systems = list(GPU_SYSTEMS if asked.gpu else SYSTEMS)
     name = "throughput_gpu" if asked.gpu else "throughput_cpu"
-    machine = f"{os.cpu_count()} × {platform.processor() or platform.machine()}"
+    machine = f"{os.cpu_count()} × {processor()}"
     file = RESULTS / f"{name}.json"
     record: dict[str, Any] = json.loads(file.read_text()) if file.exists() and not asked.again else {}
     if (record.get("machine"), record.get("versions")) != (machine, versions()):
