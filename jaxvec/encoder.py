@@ -343,7 +343,7 @@ class SentenceEncoder:
 
     @cached_property
     def _pipelines(self) -> Callable[[bool], Pipeline]:
-        # Elsewhere its products are emulated, at half the speed of float32: there only weights are bfloat16.
+        # Where bfloat16 products are slower than float32's, weights alone are bfloat16.
         dtype = self.dtype if multiplies_bfloat16() else "float32"
         return cache(
             lambda normalizes: Pipeline(
