@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from jaxvec.calibration.calibration import Calibration, accepted, device_arrays, rebuild
 from jaxvec.calibration.chain import compose
+from jaxvec.calibration.device_moments import DeviceMoments
 from jaxvec.calibration.moments import Moments
 from jaxvec.errors import InputError
 from jaxvec.forward import Apply, make_apply
@@ -240,39 +241,38 @@ class SentenceEncoder:
         >>> encoder.with_calibration(whitening(moments, dim=2)).dim
         2
         """
-        moments = Moments.empty(self.dim)
-        for _, latest in self._running_moments(sentences, moments, batch_tokens, tick, stacklevel=4):
-            moments = latest
-        return moments
+        state = DeviceMoments.empty(self.dim, local_rows())
+        for _, latest in self._running_moments(sentences, state, batch_tokens, tick, stacklevel=4):
+            state = latest
+        return state.merged()
 
     def running_moments(
         self,
         sentences: Sentences,
-        start: Moments,
+        start: DeviceMoments,
         *,
         batch_tokens: int | None = None,
         tick: Callable[[int], Any] = _silent,
-    ) -> Iterator[tuple[list[str], Moments]]:
-        """Yields, after every chunk, (its sentences, the moments of `start` and of all sentences up to there).
+    ) -> Iterator[tuple[list[str], DeviceMoments]]:
+        """Yields, after every chunk, (its sentences, the state that `start` has become), on every local device.
 
-        The moments are valid until the next ones are asked for; after the last chunk they are those of `moments`.
+        A state is used up, as `start` is, when the next one is asked for; `merged` gives the moments of the last one.
         """
-        own = jax.tree.map(jnp.copy, start)  # every step donates the last one's
-        return self._running_moments(sentences, own, batch_tokens, tick, stacklevel=3)
+        return self._running_moments(sentences, start, batch_tokens, tick, stacklevel=3)
 
     def _running_moments(
         self,
         sentences: Sentences,
-        moments: Moments,
+        state: DeviceMoments,
         batch_tokens: Any,
         tick: Callable[[int], Any],
         stacklevel: int,
-    ) -> Iterator[tuple[list[str], Moments]]:
+    ) -> Iterator[tuple[list[str], DeviceMoments]]:
         for chunk in self._pipeline(False).dispatch(sentences, batch_tokens, tick, stacklevel):
             for vectors, index in chunk.batches:
-                moments = _add(moments, vectors, (index >= 0).astype(np.float32))
-            yield chunk.sentences, moments
-        if not np.isfinite(moments.mean).all():
+                state = state.add(vectors, (index >= 0).astype(np.float32))
+            yield chunk.sentences, state
+        if not np.isfinite(state.host().centre.high).all():
             raise InputError("some sentence's vector is not finite; with dtype 'float32' none should be")
 
     def with_calibration(
@@ -345,11 +345,14 @@ class SentenceEncoder:
     def _pipelines(self) -> Callable[[bool], Pipeline]:
         # Where bfloat16 products are slower than float32's, weights alone are bfloat16.
         dtype = self.dtype if multiplies_bfloat16() else "float32"
-        return cache(
-            lambda normalizes: Pipeline(
-                self.tokenizer, jax.jit(self._apply(normalizes, dtype, self.attention)), *self._placed
-            )
-        )
+        params, rows = self._placed
+
+        def make(normalizes: bool) -> Pipeline:
+            # A device's vectors stay on it: whoever uses them next finds them split as the rows were.
+            apply = jax.jit(self._apply(normalizes, dtype, self.attention), out_shardings=rows)
+            return Pipeline(self.tokenizer, apply, params, rows)
+
+        return cache(make)
 
     def _pipeline(self, normalize: Any) -> Pipeline:
         return self._pipelines(self._normalizes(normalize))
@@ -362,11 +365,6 @@ class SentenceEncoder:
     def __getstate__(self) -> dict[str, Any]:
         # Compiled programs stay behind when an encoder is pickled or copied.
         return {part.name: getattr(self, part.name) for part in fields(self)}
-
-
-@partial(jax.jit, donate_argnums=0)
-def _add(moments: Moments, vectors: Array, weights: Any) -> Moments:
-    return moments.update(vectors, weights)
 
 
 def _calibrate(spec: dict[str, Any], arrays: dict[str, Array], vectors: Array) -> Array:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-import numpy as np
 
+from jaxvec.calibration.device_moments import DeviceMoments
 from jaxvec.calibration.moments import Moments
 from jaxvec.errors import InputError
 from jaxvec.journal import Journal, damaged, refuse_if_busy, text_digest
-from jaxvec.pipeline import check_batch_tokens, refuse_single_text
+from jaxvec.pipeline import check_batch_tokens, local_rows, refuse_single_text
 from jaxvec.resume import Corpus, check_share, run_plan
 from jaxvec.sinks import hidden_sibling, make_folder
 from jaxvec.vectorfiles import atomic_write_bytes
@@ -80,7 +80,7 @@ def moments_to_go_on_with(
                 (work / f"progress-{name}.jsonl").unlink(missing_ok=True)
                 with suppress(OSError):  # others are at work in it
                     work.rmdir()
-    return moments
+    return moments.merged()
 
 
 def save_and_forget(output: str | os.PathLike[str], save: Callable[[Path], Any]) -> None:
@@ -105,19 +105,19 @@ def forget_moments(output: str | os.PathLike[str]) -> None:
     shutil.rmtree(hidden_sibling(Path(output)), ignore_errors=True)
 
 
-def _write(path: Path, moments: Moments, chunks: int) -> None:
+def _write(path: Path, moments: DeviceMoments, chunks: int) -> None:
     from safetensors.numpy import save
 
-    arrays = {f"{i:02d}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(moments))}
+    arrays = {f"{i:02d}": leaf for i, leaf in enumerate(jax.tree.leaves(moments.host()))}
     atomic_write_bytes(path, save(arrays, {"chunks": json.dumps(chunks)}))
 
 
-def _read(path: Path, dim: int) -> tuple[Moments, int]:
+def _read(path: Path, dim: int) -> tuple[DeviceMoments, int]:
     from safetensors import safe_open
 
-    empty = Moments.empty(dim)
+    empty, rows = Moments.empty(dim), local_rows()
     if not path.exists():
-        return empty, 0
+        return DeviceMoments.empty(dim, rows), 0
     try:
         with safe_open(path, framework="np") as file:
             leaves = [file.get_tensor(name) for name in sorted(file.keys())]
@@ -125,6 +125,7 @@ def _read(path: Path, dim: int) -> tuple[Moments, int]:
             chunks = json.loads(file.metadata()["chunks"])
     except Exception:  # the library's own types
         raise damaged(path) from None
-    if [*map(np.shape, jax.tree.leaves(moments))] != [*map(np.shape, jax.tree.leaves(empty))]:
+    devices = leaves[0].shape[:1]
+    if any(a.shape != (*devices, *b.shape) for a, b in zip(leaves, jax.tree.leaves(empty), strict=True)):
         raise damaged(path)
-    return moments, chunks
+    return DeviceMoments.place(moments, rows), chunks

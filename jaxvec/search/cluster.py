@@ -1,11 +1,13 @@
 """Clusters of vectors: k-means on the devices, over data of any size."""
 
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxvec.errors import InputError, is_whole
 from jaxvec.pipeline import local_rows
@@ -104,6 +106,8 @@ def _assign(vectors: Rows, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray,
     """Labels, squared distances, and the sum of each cluster's vectors in float64."""
     n, rows = vectors.shape[0], local_rows()
     size = -(-min(n, BLOCK) // rows.mesh.size) * rows.mesh.size
+    assign = _assign_block(rows.mesh)
+    placed = jax.device_put(centres, NamedSharding(rows.mesh, PartitionSpec()))
     sums = np.zeros(centres.shape, np.float64)
     found: list[tuple[Any, Any, Any]] = []
     labels, distances = np.empty(n, np.int32), np.empty(n, np.float32)
@@ -113,30 +117,41 @@ def _assign(vectors: Rows, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray,
         mine, near, sum_ = found.pop(0)
         labels[part] = np.asarray(mine)[: part.stop - start]
         distances[part] = np.asarray(near)[: part.stop - start]
-        np.add(sums, np.asarray(sum_), out=sums)
+        np.add(sums, np.asarray(sum_).sum(axis=0, dtype=np.float64), out=sums)
 
     for start in range(0, n, size):
         block = np.zeros((size, centres.shape[1]), np.float32)
         part = vectors[start : start + size]
         block[: len(part)] = part
         weights = (np.arange(size) < len(part)).astype(np.float32)
-        found.append(_assign_block(*jax.device_put((block, weights), rows), centres))
+        found.append(assign(*jax.device_put((block, weights), rows), placed))
         if start:
             collect(start - size)
     collect(start)
     return labels, distances, sums
 
 
-@jax.jit
-def _assign_block(rows: Any, weights: Any, centres: Any) -> tuple[Any, Any, Any]:
-    highest = jax.lax.Precision.HIGHEST
-    products = jnp.dot(rows, centres.T, precision=highest)
-    partial_distances = jnp.sum(centres * centres, axis=1) - 2 * products
-    labels = jnp.argmin(partial_distances, axis=1)
-    # From the differences themselves: the expanded square has lost what is small beside the vectors.
-    near = jnp.sum(jnp.square(rows - centres[labels]), axis=1)
-    sums = jax.ops.segment_sum(rows * weights[:, None], labels, num_segments=len(centres))
-    return labels, near, sums
+@cache
+def _assign_block(mesh: Mesh) -> Any:
+    """Of rows [b, d] split over a mesh: labels [b], squared distances [b], and each device's own sums [devices, k, d].
+
+    The devices' sums are added on the host: no block waits for another device, as those in flight would for each other.
+    """
+    split, whole = PartitionSpec("rows"), PartitionSpec()
+
+    @jax.jit
+    @partial(jax.shard_map, mesh=mesh, in_specs=(split, split, whole), out_specs=split, check_vma=False)
+    def assign(rows: Any, weights: Any, centres: Any) -> tuple[Any, Any, Any]:
+        highest = jax.lax.Precision.HIGHEST
+        products = jnp.dot(rows, centres.T, precision=highest)
+        partial_distances = jnp.sum(centres * centres, axis=1) - 2 * products
+        labels = jnp.argmin(partial_distances, axis=1)
+        # From the differences themselves: the expanded square has lost what is small beside the vectors.
+        near = jnp.sum(jnp.square(rows - centres[labels]), axis=1)
+        sums = jax.ops.segment_sum(rows * weights[:, None], labels, num_segments=len(centres))
+        return labels, near, sums[None]
+
+    return assign
 
 
 def _plus_plus(sample: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:

@@ -138,9 +138,12 @@ def train_round(
         mesh: devices over which the rows of a batch are split; None for one device.
     """
     compiled = _compiled(jax.default_backend())
-    return compiled(
+    trained = compiled(
         states, fixed, data, order, number, config=config, recipe=recipe, rounds=rounds, mesh=mesh
     )
+    # Its gradients are summed over the devices. CPU devices share one pool of threads, so that two programs which wait
+    # for each other's devices can hold it between them for ever: one at a time.
+    return jax.block_until_ready(trained)
 
 
 @cache
